@@ -72,13 +72,7 @@ def ours_but(benchmark: Benchmark, seed: int, *, sampler: str = "gain", **parts:
 
 
 ABLATIONS: dict[str, Factory] = {
-    "without cost": partial(ours_but, cost=False),
-    "without grading": partial(ours_but, graded=False),
-    "without cap": partial(ours_but, cap=False),
-    "without rungs": partial(ours_but, rungs=False),
-    "without memory": partial(ours_but, memory=False),
     "start at any cost": partial(ours_but, start_pool=1),
-    "equal times from the start": partial(ours_but, share_first=False),
     "without exploration": partial(ours_but, explore_every=0),
     "sampler tpe": partial(ours_but, sampler="tpe"),
     "sampler qmc": partial(ours_but, sampler="qmc"),

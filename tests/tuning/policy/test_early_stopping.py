@@ -149,7 +149,6 @@ def test_length_must_be_past_the_time_to_beat_and_the_margin_is_a_tenth() -> Non
     assert "it would not end before 18.2 s" in str(
         rules_of(history, cost_margin=0.91).reason(trial)
     )
-    assert rules_of(history, cost_margin=0.91, cap=False).reason(trial) is None
 
 
 def test_where_no_end_is_known_only_the_clock_counts() -> None:
@@ -198,7 +197,7 @@ def test_trial_runs_on_whose_end_lies_between_the_leaders_time_and_the_expected_
 def test_run_of_free_length_that_is_made_again_goes_on_to_twice_the_time_to_beat() -> None:
     """It tells how long runs take: stopped in time, none of them ever took long."""
     history = led()
-    rules = rules_of(history, rungs=False)
+    rules = rules_of(history, audit_share=1.0)
     again, other = begin(history, 1, epochs=1), begin(history, 2)
     assert (again.again, other.again) == (True, False)
     for trial, stops_at_s in ((again, 162.0), (other, 81.0)):
@@ -249,9 +248,8 @@ def test_trial_is_judged_once_at_each_rung_unless_it_is_audited() -> None:
     reason = rules.reason(trial)
     assert reason is not None and (reason.kind, reason.figures) == ("below_rung", figures)
     assert rules.reason(report(trial, (3.2, 0.1))) is None
-    for parts in ({"audit_share": 1.0}, {"rungs": False}):
-        rules, trial = behind(**parts)
-        assert rules.reason(trial) is None
+    rules, trial = behind(audit_share=1.0)
+    assert rules.reason(trial) is None
 
 
 @pytest.mark.parametrize(("num_ahead", "is_stopped"), [(0, False), (1, True)])

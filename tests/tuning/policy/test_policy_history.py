@@ -22,9 +22,7 @@ from tune_speed.tuning.policy.trials import LUCK, Trial
 SPACE = SearchSpace.from_tree({"epochs": {"low": 1, "high": 40}})
 
 
-def history_of(
-    mode: Any = "fixed_length", *, limit_s: float = 100.0, share_first: bool = True, **costs: Any
-) -> History:
+def history_of(mode: Any = "fixed_length", *, limit_s: float = 100.0, **costs: Any) -> History:
     """Returns one in which an epoch takes two seconds, and ten steps; of 40 nobody knows."""
 
     def cost_of(params: Any) -> Cost | None:
@@ -32,7 +30,7 @@ def history_of(
         return Cost(2.0 * epochs, num_steps=10 * epochs, **costs) if epochs < 40 else None
 
     target = SearchTarget(0.9, mode, limit_s)
-    return History(Problem(SPACE, target, cost_of, seed=0), Parts(share_first=share_first))
+    return History(Problem(SPACE, target, cost_of, seed=0), Parts())
 
 
 def begin(history: History, number: int, epochs: int = 5) -> Trial:
@@ -200,27 +198,23 @@ def test_trials_of_other_studies_inform_only_where_they_compare(
     assert (history.leader, history.ended.spent_s, history.num_proposed) == (None, 0.0, 0)
 
 
-def test_misses_are_graded_and_memory_is_learned_where_it_is_wanted() -> None:
+def test_misses_are_graded_and_what_did_not_fit_is_known() -> None:
     history = history_of()
     run(history, 0, Status.MISSED, (10.0, 0.80))
     run(history, 1, Status.REACHED, (10.0, 0.95))
     run(history, 2, Status.OOM)
-    found = history.evidence(graded=True, memory=False)
-    assert found.fits.all() and found.units.shape == (3, 1)
-    alike = history.evidence(graded=False, memory=True)
-    assert alike.fits.tolist() == [True, True, False]
-    assert alike.distances[0, 0] == history.start_y < found.distances[0, 0]
-    assert alike.distances[1, 0] == found.distances[1, 0] > 0
+    found = history.evidence()
+    assert found.fits.tolist() == [True, True, False] and found.units.shape == (3, 1)
+    assert history.start_y < found.distances[0, 0] < 0 < found.distances[1, 0]
 
 
 def test_curves_are_compared_by_clock_once_a_run_of_free_length_met_the_target() -> None:
-    for share_first, before in ((True, True), (False, False)):
-        history = history_of("anytime", share_first=share_first)
-        assert not history.knows_length and history.by_share is before
-        begin(history, 0)
-        end(history, 0, (4.0, 0.95), status=Status.REACHED)
-        assert not history.by_share
-        assert history.fractions == (1.0, 2**-0.25, 2**-0.5, 0.5, 2**-1.5)
+    history = history_of("anytime")
+    assert not history.knows_length and history.by_share
+    begin(history, 0)
+    end(history, 0, (4.0, 0.95), status=Status.REACHED)
+    assert not history.by_share
+    assert history.fractions == (1.0, 2**-0.25, 2**-0.5, 0.5, 2**-1.5)
     fixed = history_of()
     begin(fixed, 0)
     end(fixed, 0, (4.0, 0.95), status=Status.REACHED)
@@ -292,7 +286,7 @@ def test_evidence_is_the_curve_at_the_places_that_count(mode: str) -> None:
     run(history, 2, Status.DIVERGED, (5.0, 0.5), epochs=8)
     run(history, 3, Status.OOM, epochs=9)
     run(history, 4, Status.CAPPED, (2.5, 0.8), epochs=7)
-    found = history.evidence(graded=True, memory=True)
+    found = history.evidence()
     start = y_of(0.0)
     shares = [1.0] if mode == "fixed_length" else [2.0 ** (-k / 8) for k in (0, 2, 4, 8, 12)]
     assert found.distances.shape == (5, len(shares))
@@ -319,7 +313,7 @@ def test_ranks_are_times_of_hits_and_distances_of_misses() -> None:
     run(history, 1, Status.MISSED, (10.0, 0.88))
     run(history, 2, Status.MISSED, (10.0, 0.94))  # Above on the way, though it does not count.
     run(history, 3, Status.OOM)
-    ranks = history.evidence(graded=True, memory=True).ranks
+    ranks = history.evidence().ranks
     assert ranks.tolist() == pytest.approx([99.0, -math.log(2), 0.0, -math.inf])
 
 

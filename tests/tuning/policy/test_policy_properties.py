@@ -70,7 +70,7 @@ def search(policy: TimeToTarget, benchmark: Bumpy) -> Trace:
 @given(seed=seeds, mode=modes)
 def test_cap_never_stops_a_trial_that_would_have_led(seed: int, mode: Mode) -> None:
     benchmark = Bumpy(seed, mode)
-    trace = search(make_policy(benchmark, rungs=False), benchmark)
+    trace = search(make_policy(benchmark, audit_share=1.0), benchmark)
     for trial in trace.trials:
         if trial.status != Status.CAPPED:
             continue

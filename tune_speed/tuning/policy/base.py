@@ -222,24 +222,8 @@ class AcquisitionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts, each of which can be left out to see what it is worth."""
+    """Figures of the policy; what its parts are worth is measured in tests/benchmarks."""
 
-    cost: bool = True
-    """Replaces proposals whose cost, known beforehand, is too high to win."""
-    # Without it, best times are 1.42 (fixed length) and 2.26 (anytime) times as long; these and the
-    # ratios below are measured in tests/benchmarks, where less than 15 % is noise.
-    graded: bool = True
-    """Grades misses by their distance to the target; otherwise all misses are alike."""
-    cap: bool = True
-    """Stops a trial whose clock is past the leader's time."""
-    # Without it, best times in anytime mode are 1.69 times as long.
-    rungs: bool = True
-    """Stops a trial whose forecast is below most at the same clock; where the length is free."""
-    memory: bool = True
-    """Learns which configurations do not fit into memory."""
-    share_first: bool = True
-    """Where the length is free, compares runs by the share of their schedule until one has met the
-    target, and by their clock from then on."""
     num_start: int = 12
     """Quasi-random proposals before the first of the model."""
     start_runs: float = 1.0

@@ -53,7 +53,7 @@ class EarlyStopping:
 
     def _past_leader(self, trial: Trial, train_s: float, end_s: float) -> StopReason | None:
         history, leader = self._history, self._history.leader
-        if not self._parts.cap or (leader is None and not history.target.best):
+        if leader is None and not history.target.best:
             return None
         to_beat_s = history.to_beat_s()
         if train_s > to_beat_s:
@@ -76,7 +76,7 @@ class EarlyStopping:
         return StopReason.of(StopKind.SLOWER, at_s=at_s, best=best, best_s=to_beat_s)
 
     def _below_rung(self, trial: Trial, end_s: float) -> StopReason | None:
-        if not self._parts.rungs or self._history.knows_length:
+        if self._history.knows_length:
             return None
         # Rungs at or before the trial's clock: the first is the earliest.
         rungs_s = self._parts.rung_factor ** np.arange(-NUM_RUNGS, 0.0) * end_s

@@ -28,7 +28,7 @@ class History:
 
     def __init__(self, problem: Problem, parts: Parts) -> None:
         self.encoder, self.target = Encoder(problem.space), problem.target
-        self.cost_of, self._share_first = problem.cost_of, parts.share_first
+        self.cost_of = problem.cost_of
         self.ended = Ended(self.encoder, self.target, parts.most_trials)
         self.running: dict[str, Trial] = {}
         self.leader: Leader | None = None
@@ -53,7 +53,7 @@ class History:
     def by_share(self) -> bool:
         """Whether runs are compared by the share of their schedule that is done, or by clocks."""
         # By shares until there is a time to beat: an early metric depends on the schedule.
-        return self.knows_length or (self._share_first and self.leader is None)
+        return self.knows_length or self.leader is None
 
     @property
     def fractions(self) -> tuple[float, ...]:
@@ -180,13 +180,12 @@ class History:
         cost = self.cost_of(trial.proposal.params)
         return math.nan if cost is None else cost.likely_s
 
-    def evidence(self, *, graded: bool, memory: bool) -> Evidence:
+    def evidence(self) -> Evidence:
         trials, num_places = self.ended.trials, len(self.table().places)
         octaves = (0,) if self.by_share else OCTAVES_BEFORE
         distances, scales = self.table().extended([num_places - 1 - k for k in octaves])
         outcomes = [trial.ended for trial in trials]
-        no_metric = [Status.DIVERGED] if graded else [s for s in Status if s != Status.REACHED]
-        is_void = np.array([o.status in no_metric for o in outcomes], dtype=bool)
+        is_void = np.array([o.status == Status.DIVERGED for o in outcomes], dtype=bool)
         is_void |= np.isnan(distances).any(axis=1)
         distances[is_void] = self.start_y
         units = np.array([t.units for t in trials])
@@ -196,5 +195,5 @@ class History:
             distances=distances,
             variances=np.where(is_void, 0.0, scales**2),
             ranks=np.array(list(map(self.ended.rank, outcomes, distances.max(axis=1)))),
-            fits=np.array([o.status != Status.OOM or not memory for o in outcomes], dtype=bool),
+            fits=np.array([o.status != Status.OOM for o in outcomes], dtype=bool),
         )

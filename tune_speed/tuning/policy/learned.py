@@ -56,7 +56,7 @@ class Learned:
         if self._num_seen == number:
             return
         with one_thread():
-            evidence = history.evidence(graded=parts.graded, memory=parts.memory)
+            evidence = history.evidence()
             model = None
             if evidence.fits.sum() >= 3:
                 model = Model(

@@ -62,9 +62,9 @@ GAIN = Sampling()
 class OptunaStudy:
     """An Optuna study that proposes trials, or takes in those proposed elsewhere."""
 
-    def __init__(self, problem: Problem, sampling: Sampling, *, graded: bool = True) -> None:
+    def __init__(self, problem: Problem, sampling: Sampling) -> None:
         self._space, self._target, self._seed = problem.space, problem.target, problem.seed
-        self._graded, self._sampler = graded, sampling.name
+        self._sampler = sampling.name
         self._uses_constraints = sampling.name not in samplers.WITHOUT_CONSTRAINTS
         samplers.hush_optuna()
         self._study = optuna.create_study(
@@ -167,7 +167,7 @@ class OptunaStudy:
     def _gap(self, outcome: Outcome, y: float) -> float:
         if outcome.status == Status.REACHED:
             return 0.0
-        return max(gap(y), JUST_MISSED) if self._graded else 1.0
+        return max(gap(y), JUST_MISSED)
 
     def _constraints(self, outcome: Outcome, y: float) -> dict[str, float]:
         if not self._uses_constraints:

@@ -58,7 +58,7 @@ class TimeToTarget:
         self._stopping = EarlyStopping(self._history, parts, seed=problem.seed)
         self._settling = Settling(self._history, self._learned, parts, seed=problem.seed)
         self._sampler = sampling.name
-        self._optuna = OptunaStudy(problem, sampling, graded=parts.graded)
+        self._optuna = OptunaStudy(problem, sampling)
         same = [trial for trial in prior_trials if not trial.task]
         others = (trial for trial in prior_trials if trial.task)
         by_time = not (self._history.knows_length or problem.target.best)
@@ -227,9 +227,8 @@ class TimeToTarget:
         cost = self._history.cost_of(params)
         if cost is None:
             return math.nan
-        is_screened = self._parts.cost and self._history.knows_length
-        is_screened = is_screened and (self.leader is not None or self._history.target.best)
-        if is_screened and cost.train_s >= self._history.to_beat_s():
+        has_bound = self.leader is not None or self._history.target.best
+        if self._history.knows_length and has_bound and cost.train_s >= self._history.to_beat_s():
             return None
         return cost.likely_s
 
