@@ -87,6 +87,16 @@ def test_a_study_that_ranks_otherwise_is_asked_no_more() -> None:
     assert found.choice(own[: FEW - 1], lambda params: True) is not None
 
 
+def test_a_study_whose_trials_were_all_stopped_says_nothing() -> None:
+    stopped = [
+        trial._replace(outcome=trial.outcome._replace(status=Status.CAPPED))
+        for trial in study("a", best_lr=0.03)
+    ]
+    found = related(stopped)
+    assert found.agreements(ended([0.001, 0.01, 0.05, 0.3], best_lr=0.01)) == []
+    assert found.choice([], lambda params: True) is None
+
+
 def test_a_search_begins_with_three_of_four_recipes_of_related_studies() -> None:
     target = SearchTarget(0.9, "fixed_length", math.inf)
     problem = Problem(SPACE, target, lambda p: Cost(float(p["epochs"])), seed=0)

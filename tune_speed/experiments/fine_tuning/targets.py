@@ -10,9 +10,10 @@ from scipy.optimize import nnls
 TIMES = 3.0
 """How much longer the run is for which the curve is read."""
 EXPONENTS = np.linspace(0.3, 1.5, 25)
-MOST_GAIN = 0.4
+MOST_GAIN = 0.45
 """Share of the error that a longer run is trusted to take away, whatever its curve says: within a
-run of one cycle errors fall more steeply than from a shorter run to a longer one."""
+run of one cycle errors fall more steeply than from a shorter run to a longer one. On clothing
+photographs a run three times as long took away 0.43."""
 
 
 class Point(NamedTuple):

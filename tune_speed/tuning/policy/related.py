@@ -51,7 +51,8 @@ class Related:
         """Takes finished trials of other tasks; `by_time`: runs end where they meet the target."""
         of_task = defaultdict[str, list[PriorTrial]](list)
         for trial in trials:
-            of_task[trial.task].append(trial)
+            if trial.outcome.status in ENDS:
+                of_task[trial.task].append(trial)
         self._studies = {name: _Study(own, encoder, by_time) for name, own in of_task.items()}
         self._by_time = by_time
 
@@ -90,9 +91,8 @@ class _Study:
     """One study's trials."""
 
     def __init__(self, trials: Sequence[PriorTrial], encoder: Encoder, by_time: bool) -> None:
-        self._encoder = encoder
-        self._trials = [trial for trial in trials if trial.outcome.status in ENDS]
-        self._grades = [_grade(trial.outcome, by_time=by_time) for trial in self._trials]
+        self._encoder, self._trials = encoder, trials
+        self._grades = [_grade(trial.outcome, by_time=by_time) for trial in trials]
 
     @functools.cached_property
     def best(self) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ class _Study:
             runs[self._encoder.key(trial.params)].append(i)
         met = [own for own in runs.values() if any(map(self._met, own))]
         fastest = sorted(met, key=self._expected_s)
-        by_grade = sorted(runs.values(), key=lambda own: -float(np.mean(self._grades_of(own))))
+        by_grade = sorted(runs.values(), key=self._mean_grade, reverse=True)
         turns = [own for pair in zip_longest(fastest, by_grade) for own in pair if own]
         once = {own[0]: self._trials[own[0]].params for own in turns}
         return list(once.values())
@@ -110,8 +110,8 @@ class _Study:
     def _met(self, i: int) -> bool:
         return self._trials[i].outcome.status == Status.REACHED
 
-    def _grades_of(self, own: Sequence[int]) -> list[float]:
-        return [self._grades[i] for i in own]
+    def _mean_grade(self, own: Sequence[int]) -> float:
+        return sum(self._grades[i] for i in own) / len(own)
 
     def _expected_s(self, own: Sequence[int]) -> float:
         cost_s = sum(self._trials[i].outcome.train_s for i in own) / len(own)
