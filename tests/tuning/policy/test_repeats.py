@@ -155,6 +155,16 @@ def test_at_the_end_the_favourite_is_run_until_four_runs_say_how_good_it_is() ->
         assert more.reason.kind == "again" and more.params in TRIED
 
 
+def test_at_the_end_what_was_run_four_times_is_recommended_first() -> None:
+    """A longer recipe that met the target in four of four runs, and a shorter one in two of two."""
+    late = [(0.42, 4, 0.915)] * 2
+    policy = restored(log_of([*SHORT, *ALMOST, *SURE, *late]))
+    assert [each.runs for each in policy.favourites[:2]] == [2, 4]
+    policy.spent = 0.9
+    assert [each.runs for each in policy.favourites[:2]] == [4, 2]
+    assert ask(policy).params == {"x": 0.42, "epochs": 4}, "and the other may still catch up"
+
+
 def test_without_repeats_nothing_is_run_again_and_nothing_before_a_hit() -> None:
     never = restored(RIVALS, repeats=False, acquisition=SOME)
     for policy in (never, restored(log_of([*SHORT, *ALMOST]))):

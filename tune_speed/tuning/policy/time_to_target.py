@@ -77,7 +77,16 @@ class TimeToTarget:
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
-        return self._learned.favourites
+        found = self._learned.favourites
+        is_fixed = self._history.knows_length and not self._history.target.best
+        if not (self._parts.repeats and self._is_end and is_fixed):
+            return found
+        # The favourite may have changed too late to be run as often as one must be.
+        return tuple(sorted(found, key=lambda each: each.runs < self._parts.sure_runs))
+
+    @property
+    def _is_end(self) -> bool:
+        return self._settling.at is not None or self.spent >= 1 - self._parts.hold_back
 
     @property
     def why_settled(self) -> StopReason | None:
@@ -311,7 +320,7 @@ class TimeToTarget:
         return ProposalReason.of(ProposalKind.AGAIN, **figures)
 
     def _repeat(self, rng: np.random.Generator) -> Choice | None:
-        is_end = self._settling.at is not None or self.spent >= 1 - self._parts.hold_back
+        is_end = self._is_end
         if not self._parts.repeats or self.leader is None:
             return None
         if not self._history.knows_length:
@@ -322,9 +331,10 @@ class TimeToTarget:
 
     def _favourite_again(self) -> Choice | None:
         """Returns what is recommended, until it was run as often as it must be; None: it was."""
-        if not self.favourites:
+        favourites = self._learned.favourites
+        if not favourites:
             return None
-        params = self._history.ended.of_id(self.favourites[0].trial_id).proposal.params
+        params = self._history.ended.of_id(favourites[0].trial_id).proposal.params
         if self._history.times_tried(params) >= self._parts.sure_runs:
             return None
         return params, self._reason_again(params)
