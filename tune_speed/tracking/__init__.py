@@ -6,9 +6,10 @@ Nothing but this package imports MLflow, and only on first use.
 from tune_speed.core.lazy import lazy_names
 
 _NAMES = {
-    "reader.queries": ("TrackedTrial", "find_trial", "find_trials", "run_url", "ui_command"),
+    "reader.queries": ("Query", "find_trial", "find_trials"),
     "reader.studies": ("StudySummary", "list_studies"),
-    "store.store": ("open_store",),
+    "reader.tables": ("TrackedTrial",),
+    "store.store": ("Store",),
     "store.uri": ("strip_secrets", "tracking_uri"),
     "writer.tracker": ("Tracker", "Undelivered"),
 }

@@ -28,7 +28,7 @@ from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.reporting.watch.loop import Json, Lines, watch
 from tune_speed.reporting.watch.screen import screen, sparkline, standing
 from tune_speed.reporting.watch.status import QUIET_S, State, as_dict, glance
-from tune_speed.tracking import Tracker, open_store, schema
+from tune_speed.tracking import Store, Tracker, schema
 from tune_speed.tracking.reader.study_snapshot import SearchRun
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -271,7 +271,7 @@ def test_facts_for_machines_are_json_without_nan() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[tuple[Tracker, Path]]:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tracker = Tracker(open_store(uri), study="study", study_tags={"trials": "3"}, linger_s=0.01)
+    tracker = Tracker(Store(uri), study="study", study_tags={"trials": "3"}, linger_s=0.01)
     tracker.trial_finished(record=make_record())
     tracker.trial_started(trial_id="t0001", params={}, recipe={})
     yield tracker, tmp_path

@@ -12,34 +12,35 @@ from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.tracking import schema
 from tune_speed.tracking.notes import NO_NOTE, trial_key
 from tune_speed.tracking.reader.leaders import favourites_on
-from tune_speed.tracking.reader.queries import TrackedTrial, run_url, ui_command
+from tune_speed.tracking.reader.queries import with_curves
 from tune_speed.tracking.reader.study_snapshot import OpenTrial, StudyPicture
-from tune_speed.tracking.store.uri import strip_secrets
+from tune_speed.tracking.reader.tables import TrackedTrial
+from tune_speed.tracking.store.store import Store
 
 CERTIFIED = "certified"
 
 
-def read_study(uri: str, study: str, *, finalists: int = 10) -> StudyView:
+def read_study(store: Store, study: str, *, finalists: int = 10) -> StudyView:
     """Returns a study as it is now; of each part, so many `finalists` have curves (0: none at all).
 
     Those are the fastest, then what came nearest to the target, and all certified trials.
 
     Raises: ServiceError if the store does not answer, ConfigError without the study, StorageError.
     """
-    return StudyReader(uri, study).read(finalists=finalists)
+    return StudyReader(store, study).read(finalists=finalists)
 
 
 class StudyReader:
     """Reads one study again and again; each time it queries MLflow only for what is new."""
 
-    def __init__(self, uri: str, study: str) -> None:
+    def __init__(self, store: Store, study: str) -> None:
         """Finds the study. Raises: ServiceError or StorageError, as `read_study` does."""
-        self.study, self._uri = study, uri
-        self._picture = StudyPicture(uri, study)
+        self.study, self._store = study, store
+        self._picture = StudyPicture(store, study)
 
     def read(self, *, finalists: int = 0, with_boards: bool = True) -> StudyView:
         """See `read_study`; boards only `with_boards`. Raises: ServiceError or StorageError."""
-        picture = self._picture
+        picture, store = self._picture, self._store
         picture.refresh()
         # In the order in which they ended, on which histories and the lines of `watch` rely.
         finished = sorted(
@@ -52,7 +53,7 @@ class StudyReader:
             ViewedTrial(
                 record=trial.record,
                 run_id=trial.run_id,
-                url=run_url(self._uri, trial),
+                url=store.page(trial.experiment_id, trial.run_id),
                 has_curve=trial.has_curve,
                 note=notes.get(trial_key(trial.record.trial_id, trial.record.kind), NO_NOTE),
             )
@@ -63,9 +64,9 @@ class StudyReader:
         tags = {search.run_id: search.tags for search in picture.searches}
         view = StudyView(
             study=self.study,
-            uri=strip_secrets(self._uri),
-            url=picture.url,
-            ui_command=ui_command(self._uri),
+            uri=str(store),
+            url=store.page(picture.experiment_id),
+            ui_command=store.ui_command,
             read_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             searches=picture.searches,
             trials=trials,
@@ -77,7 +78,7 @@ class StudyReader:
 
     def with_curve(self, run_id: str) -> TrialRecord:
         """Returns a read trial with its curve. Raises: ServiceError, StorageError, KeyError."""
-        (found,) = self._picture.with_curves([self._picture.finished[run_id]])
+        (found,) = with_curves(self._store, [self._picture.finished[run_id]])
         return found.record
 
     def history(self, run_id: str, metric: str) -> list[tuple[float, float]]:
@@ -92,7 +93,7 @@ class StudyReader:
                 by_part.setdefault(part_key(trial.record), []).append(trial)
         best = [trial for part in by_part.values() for trial in part[:finalists]]
         chosen = best + [trial for trial in trials if trial.record.kind == CERTIFIED]
-        found = {each.run_id: each for each in self._picture.with_curves(chosen)}
+        found = {each.run_id: each for each in with_curves(self._store, chosen)}
         return [found.get(trial.run_id, trial) for trial in trials]
 
 

@@ -4,17 +4,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import ComparisonKey, Totals, target_of
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.mlflow_filter import PAGE, runs_with
-from tune_speed.tracking.reader.queries import HAS_RECORD, TrackedTrial, experiments_of, tracked
-from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables, batches
-from tune_speed.tracking.store.store import open_store
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+from tune_speed.tracking.reader.queries import HAS_RECORD, experiments_of, tracked
+from tune_speed.tracking.reader.tables import (
+    OF_THESE_STUDIES,
+    Row,
+    Tables,
+    TrackedTrial,
+    batches,
+)
+from tune_speed.tracking.store.store import PAGE, Store, runs_with
 
 # Parent runs alone have the tag: to find its key takes no look at the trials.
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
@@ -77,15 +79,10 @@ class BoardReader(ABC):
 class MlflowReader(BoardReader):
     """Queries through MLflow's client: one ordered query a board."""
 
-    def __init__(self, client: "MlflowClient", experiments: Sequence[str], *, top: int) -> None:
-        self._client, self._experiments = client, experiments
+    def __init__(self, store: Store, study: str | None, *, top: int) -> None:
+        """Raises: ServiceError without the store, ConfigError without study."""
+        self._store, self._experiments = store, experiments_of(store, study)
         self._page_size = min(top + NUM_SPARE, PAGE)
-
-    @classmethod
-    def open(cls, uri: str, study: str | None, *, top: int) -> "MlflowReader":
-        """Returns a reader. Raises: ServiceError without the store, ConfigError without study."""
-        client = open_store(uri, create=False)
-        return cls(client, experiments_of(client, uri, study), top=top)
 
     def searches(self) -> list[Search]:
         return [
@@ -97,13 +94,13 @@ class MlflowReader(BoardReader):
                 schema.unpack_favourites(run.data.tags),
                 schema.unpack_range_ends(run.data.tags),
             )
-            for run in runs_with(self._client, self._experiments, {}, also=IS_SEARCH)
+            for run in runs_with(self._store, self._experiments, {}, also=IS_SEARCH)
         ]
 
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
         for search in searches:
             parent = {schema.PARENT: search.run_id}
-            runs = runs_with(self._client, [search.experiment_id], parent, also=HAS_RECORD)
+            runs = runs_with(self._store, [search.experiment_id], parent, also=HAS_RECORD)
             yield from tracked(runs)
 
     def by_id(self, run_ids: Sequence[str]) -> Iterator[TrackedTrial]:
@@ -111,7 +108,7 @@ class MlflowReader(BoardReader):
             return iter(())
         names = ", ".join(f"'{run_id}'" for run_id in run_ids)
         also = f"attributes.run_id IN ({names})"
-        return tracked(runs_with(self._client, self._experiments, {}, also=also))
+        return tracked(runs_with(self._store, self._experiments, {}, also=also))
 
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         return tracked(self._runs(key))
@@ -122,7 +119,7 @@ class MlflowReader(BoardReader):
 
     def _runs(self, key: ComparisonKey, *, order_by: Sequence[str] = ()) -> Iterator[Any]:
         board, size = {schema.BOARD: schema.board_id(key)}, self._page_size
-        return runs_with(self._client, self._experiments, board, order_by=order_by, page_size=size)
+        return runs_with(self._store, self._experiments, board, order_by=order_by, page_size=size)
 
 
 class TableReader(BoardReader):

@@ -14,10 +14,9 @@ from tune_speed.core.records import Recommended
 from tune_speed.core.stats import ranked_s
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.boards import BoardReader, MlflowReader, Search, TableReader
-from tune_speed.tracking.reader.mlflow_filter import PAGE
-from tune_speed.tracking.reader.queries import TrackedTrial, is_on
-from tune_speed.tracking.reader.tables import Tables, read_directly
-from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.reader.queries import ANY, Query
+from tune_speed.tracking.reader.tables import Tables, TrackedTrial, read_directly
+from tune_speed.tracking.store.store import PAGE, Store
 
 Place = tuple[ComparisonKey, str]
 
@@ -39,31 +38,7 @@ class Leaders:
     """Ranges at whose ends the best of each search lie, in words, by study."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """Which boards are wanted; None: any."""
-
-    workload: str | None
-    device: str | None
-    kind: str | None
-
-    def takes(self, key: ComparisonKey) -> bool:
-        return (
-            is_on(key.device, self.device)
-            and self.workload in (None, key.workload)
-            and self.kind in (None, key.kind)
-        )
-
-
-def find_leaders(
-    uri: str,
-    *,
-    study: str | None = None,
-    workload: str | None = None,
-    device: str | None = None,
-    kind: str | None = None,
-    top: int = 20,
-) -> Leaders:
+def find_leaders(store: Store, query: Query = ANY, *, top: int = 20) -> Leaders:
     """Returns the `top` trials of each board, over the studies, and the boards' totals.
 
     One more is given where there is one: it shows whether the last of them shares its rank. As many
@@ -72,34 +47,29 @@ def find_leaders(
     Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
     """
     assert top > 0, top
-    wanted = Wanted(workload=workload, device=device, kind=kind)
+    study = query.study
 
     def read(tables: Tables) -> Leaders | None:
-        if not tables.holds(study):
-            # Reading through MLflow reports what is wrong.
-            return None
-        return leaders_of(TableReader(tables, study), wanted, top=top)
+        # Without the study, reading through MLflow reports what is wrong.
+        known = tables.holds(study)
+        return leaders_of(TableReader(tables, study), query, top=top) if known else None
 
-    found = read_directly(uri, read)
-    if found is not None:
-        return found
-    reader = MlflowReader.open(uri, study, top=top)
-    with errors_of(uri):
-        return leaders_of(reader, wanted, top=top)
+    found = read_directly(store, read)
+    return found or leaders_of(MlflowReader(store, study, top=top), query, top=top)
 
 
-def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
+def leaders_of(reader: BoardReader, query: Query, *, top: int) -> Leaders:
     searches = reader.searches()
     silent = [search for search in searches if search.totals is None]
     read, heads = _read(silent, reader, keep=top + 1)
     known = [((k, s.study), t) for s in searches for k, t in (s.totals or {}).items()]
-    of_any_kind = replace(wanted, kind=None)
+    of_any_kind = replace(query, kind=None)
     by_place: dict[Place, list[Totals]] = {}
     for place, totals in (*known, *read):
         if of_any_kind.takes(place[0]):
             by_place.setdefault(place, []).append(totals)
     parts = {place: sum_of(each) for place, each in by_place.items()}
-    keys = sorted({key for key, _ in parts if wanted.takes(key)})
+    keys = sorted({key for key, _ in parts if query.takes(key)})
     favourites = favourites_on(keys, [search.favourites for search in searches])
     trials: list[TrackedTrial] = []
     for key in keys:

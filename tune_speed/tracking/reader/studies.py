@@ -3,19 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from tune_speed.core.records import Status, StepTime
 from tune_speed.tracking import schema, search_summary
-from tune_speed.tracking.reader.mlflow_filter import experiments_with, runs_with
+from tune_speed.tracking.reader.queries import studies_in
 from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches, read_directly
-from tune_speed.tracking.store.errors import errors_of, within
-from tune_speed.tracking.store.store import open_store
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+from tune_speed.tracking.store.store import Store, runs_with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +49,20 @@ class _Study(NamedTuple):
     searches: list[_Search]
 
 
-def list_studies(uri: str) -> list[StudySummary]:
+def list_studies(store: Store) -> list[StudySummary]:
     """Returns all studies, the latest active first, from one run a search. Raises: ServiceError."""
-    found = read_directly(uri, _from_tables)
-    studies = list(map(_summarised, _from_mlflow(uri) if found is None else found))
+    found = read_directly(store, _from_tables)
+    studies = list(map(_summarised, _from_mlflow(store) if found is None else found))
     studies.sort(key=lambda study: study.name)
     return sorted(studies, key=lambda study: study.last_activity, reverse=True)
 
 
-def _from_mlflow(uri: str) -> list[_Study]:
-    client = open_store(uri, create=False)
-    with errors_of(uri):
-        experiments = list(experiments_with(client, {schema.KIND: schema.STUDY_KIND}))
-        studies = {e.experiment_id: _Study(e.experiment_id, e.name, []) for e in experiments}
-        for run in runs_with(client, list(studies), {schema.KIND: schema.SEARCH}):
-            search = _Search(run.info.status, run.data.metrics, run.data.tags)
-            studies[run.info.experiment_id].searches.append(search)
+def _from_mlflow(store: Store) -> list[_Study]:
+    found = ((each.experiment_id, name) for name, each in studies_in(store).items())
+    studies = {number: _Study(number, name, []) for number, name in found}
+    for run in runs_with(store, list(studies), {schema.KIND: schema.SEARCH}):
+        search = _Search(run.info.status, run.data.metrics, run.data.tags)
+        studies[run.info.experiment_id].searches.append(search)
     return list(studies.values())
 
 
@@ -129,26 +123,19 @@ ORDER BY r.start_time DESC, r.run_uuid
 _METRICS = "SELECT m.run_uuid, m.{key}, m.value FROM latest_metrics m WHERE m.run_uuid IN ({runs})"
 _TAGS = "SELECT t.run_uuid, t.{key}, t.value FROM tags t WHERE t.run_uuid IN ({runs})"
 
-# Longest wait for them; a database that is frozen would never answer.
-READ_S = 60.0
 # The latest measurements that are read: what is older was mostly made with other versions.
 MOST_RUNS = 1000
 
 _STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
 
 
-def find_step_times(client: "MlflowClient", *, uri: str) -> tuple[StepTime, ...]:
+def find_step_times(store: Store) -> tuple[StepTime, ...]:
     """Returns the windows on record of all studies, the oldest first. Raises: ServiceError."""
-
-    def find() -> tuple[StepTime, ...]:
-        ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
-        measured = f"tags.`{schema.STEP_TIMES}` != ''"
-        runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
-        return tuple(each for run in reversed([*islice(runs, MOST_RUNS)]) for each in _read(run))
-
     # Of all studies: keys hold device and versions, so that none is used where it does not hold.
-    with errors_of(uri):
-        return within(READ_S, find)
+    ids = [each.experiment_id for each in studies_in(store).values()]
+    measured = f"tags.`{schema.STEP_TIMES}` != ''"
+    runs = runs_with(store, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
+    return tuple(each for run in reversed([*islice(runs, MOST_RUNS)]) for each in _read(run))
 
 
 def _read(run: Any) -> tuple[StepTime, ...]:

@@ -2,22 +2,20 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import schema
-from tune_speed.tracking.notes import Note, notes_in
-from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.reader.queries import TrackedTrial, experiments_of, with_curve
-from tune_speed.tracking.reader.tables import Tables, batches, read_directly
-from tune_speed.tracking.store.errors import errors_of
-from tune_speed.tracking.store.store import open_store
-from tune_speed.tracking.store.uri import store_kind, strip_secrets
+from tune_speed.tracking.notes import Note, notes_of
+from tune_speed.tracking.reader.queries import experiments_of
+from tune_speed.tracking.reader.tables import Tables, TrackedTrial, batches, read_directly
+from tune_speed.tracking.store.store import Store, runs_with
 
-CURVE_THREADS = 4
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 # So far before the latest end a refresh looks back: the writer's clock may be adjusted meanwhile.
 END_MARGIN_MS = 5_000
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
@@ -76,12 +74,10 @@ class _Ended(NamedTuple):
 class StudyPicture:
     """What MLflow had of a study at the last `refresh`."""
 
-    def __init__(self, uri: str, study: str) -> None:
+    def __init__(self, store: Store, study: str) -> None:
         """Finds the study, reads nothing of it. Raises: ServiceError, ConfigError without it."""
-        self.uri = uri
-        self._client = open_store(uri, create=False)
-        with errors_of(uri):
-            (self.experiment_id,) = experiments_of(self._client, uri, study)
+        self._store = store
+        (self.experiment_id,) = experiments_of(store, study)
         self.searches: tuple[SearchRun, ...] = ()
         """In the order in which they began."""
         self.notes: dict[str, Note] = {}
@@ -99,40 +95,30 @@ class StudyPicture:
         gone_on = self._done | {trial.key for trial in self.running}
         return tuple(trial for key, trial in self._stopped.items() if key not in gone_on)
 
-    @property
-    def url(self) -> str | None:
-        """The study's page in MLflow; None where no server shows it."""
-        if store_kind(self.uri) != "http":
-            return None
-        return strip_secrets(f"{self.uri}/#/experiments/{self.experiment_id}")
-
     def refresh(self) -> None:
         """Reads what is new; all or nothing. Raises: ServiceError or StorageError."""
         # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
         # once a search has ended (its own run ends last).
-        with errors_of(self.uri):
-            self.notes = notes_in(self._client.get_experiment(self.experiment_id).tags)
-            searches = tuple(map(_search_run, self._runs(IS_SEARCH)))
-            alive = list(self._runs(IS_RUNNING))
-            # At its end a search corrects the times of trials that were read before.
-            is_over = bool(_active(self.searches) - _active(searches))
-            since_ms = 0 if is_over else max(0, self._latest_end_ms - END_MARGIN_MS)
-            ended, killed = self._newly_over(alive, since_ms)
+        self.notes = notes_of(self._store, self.experiment_id)
+        searches = tuple(map(_search_run, self._runs(IS_SEARCH)))
+        alive = list(self._runs(IS_RUNNING))
+        # At its end a search corrects the times of trials that were read before.
+        is_over = bool(_active(self.searches) - _active(searches))
+        since_ms = 0 if is_over else max(0, self._latest_end_ms - END_MARGIN_MS)
+        ended, killed = self._newly_over(alive, since_ms)
         self.searches = searches
         for each in ended:
             self._finish(each)
         self._take([run for run in (*killed, *alive) if schema.TRIAL_ID in run.data.tags])
 
-    def with_curves(self, trials: Sequence[TrackedTrial]) -> list[TrackedTrial]:
-        """Returns the trials with their files' curves. Raises: ServiceError or StorageError."""
-        with errors_of(self.uri), ThreadPoolExecutor(CURVE_THREADS) as pool:
-            return list(pool.map(lambda trial: with_curve(self._client, trial), trials))
-
     def history(self, run_id: str, x: str, y: str) -> list[tuple[float, float]]:
         """Returns two metrics at steps that have both. Raises: ServiceError, StorageError."""
-        with errors_of(self.uri):
-            found = [self._client.get_metric_history(run_id, name) for name in (x, y)]
-        xs, ys = ({point.step: point.value for point in points} for points in found)
+
+        def read(client: "MlflowClient") -> list[dict[int, float]]:
+            found = [client.get_metric_history(run_id, name) for name in (x, y)]
+            return [{point.step: point.value for point in points} for points in found]
+
+        xs, ys = self._store.call(read)
         return [(xs[step], ys[step]) for step in sorted(xs.keys() & ys.keys())]
 
     def _newly_over(self, alive: Sequence[Any], since_ms: int) -> tuple[list[_Ended], list[Any]]:
@@ -149,7 +135,7 @@ class StudyPicture:
     def _over(self, since_ms: int) -> tuple[list[_Ended], list[Any]]:
         since = f"attributes.end_time > {since_ms}"
         # MLflow takes 8 ms and 100 kB for each run, and a search may have 20,000.
-        ended = read_directly(self.uri, lambda t: _ended_in(t, self.experiment_id, since_ms))
+        ended = read_directly(self._store, lambda t: _ended_in(t, self.experiment_id, since_ms))
         if ended is None:
             runs = self._runs(f"{since} AND {IS_NOT_KILLED}")
             ended = [_ended_run(run) for run in runs if schema.RECORD in run.data.tags]
@@ -157,7 +143,7 @@ class StudyPicture:
 
     def _runs(self, condition: str) -> Iterator[Any]:
         order = ["attributes.start_time ASC"]
-        return runs_with(self._client, [self.experiment_id], {}, also=condition, order_by=order)
+        return runs_with(self._store, [self.experiment_id], {}, also=condition, order_by=order)
 
     def _finish(self, trial: _Ended) -> None:
         if trial.run_id not in self.finished:
