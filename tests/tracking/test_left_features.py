@@ -86,7 +86,7 @@ def test_runs_for_several_targets_are_on_the_board_of_the_hardest(several: str) 
     boards = find_boards(Store(several), top=5, with_misses=True)
     found = {board.target: [(row.study, row.trial_id) for row in board.rows] for board in boards}
     assert found == {0.94: [("study", "t0000"), ("study", "t0001")], 0.9: [("alone", "t0000")]}
-    (board,) = [each for each in find_boards(Store(several), top=5) if each.target == 0.9]
+    (board,) = find_boards(Store(several), target=0.9, top=5)
     assert [row.study for row in board.rows] == ["alone"]
     view = read_study(Store(several), "study")
     assert [part.target.value for part in view.parts] == [0.94]

@@ -27,7 +27,7 @@ from tune_speed.reporting.trials.text import Trial, machine_row
 from tune_speed.runtime.atomic_file import write_file
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
 from tune_speed.tracking.columns import TrialColumns, columns_of, type_of
-from tune_speed.tracking.filter.where import parse_where
+from tune_speed.tracking.filter.where import where_of
 from tune_speed.tracking.reader.queries import Query, by_board, find_trial, find_trials
 from tune_speed.tracking.reader.studies import StudySummary, list_studies
 from tune_speed.tracking.store.store import Store
@@ -163,10 +163,9 @@ class Results:
             workload=workload,
             device=device,
             kind=_known_kind(kind),
-            where=None if where is None else parse_where(where),
+            where=where_of(where),
         )
-        found = find_boards(self._store, query, top=n, order=sort)
-        boards = [board for board in found if target in (None, board.target)]
+        boards = find_boards(self._store, query, target=target, top=n, order=sort)
         rows = [(board, row) for board in boards for row in board.rows if row.rank is not None]
         fixed = [{**board.model_dump(), **row.model_dump()} for board, row in rows]
         return _frame(fixed, COLUMNS["best"], more={"params": [row.params for _, row in rows]})
@@ -184,8 +183,7 @@ class Results:
 
         `where` filters: `status=missed and lr>0.1`. Raises: ConfigError, ServiceError.
         """
-        chosen = parse_where(where) if where is not None else None
-        query = Query(study=study, kind=_known_kind(kind), where=chosen)
+        query = Query(study=study, kind=_known_kind(kind), where=where_of(where))
         found = by_board(find_trials(self._store, query))
         return trials_frame((trial.run_id, trial.record) for trial in found)
 

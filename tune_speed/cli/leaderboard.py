@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tune_speed.reporting.leaderboard.history import RecordHeld
-    from tune_speed.reporting.leaderboard.ranking import Board, BoardFacts
-    from tune_speed.tracking.reader.queries import Query
+    from tune_speed.reporting.leaderboard.ranking import Board
 
-Facts = TypeVar("Facts", bound="BoardFacts")
 BoardFormat = Literal["table", "json", "csv", "markdown", "html"]
 
 Sort = Literal["time", "cost", "energy"]
@@ -68,11 +66,14 @@ def best(
     Example: tune-speed best --study digits_quickstart --export train.py
     """
     from tune_speed.reporting.leaderboard.queries import find_boards
+    from tune_speed.tracking.filter.where import where_of
+    from tune_speed.tracking.reader.queries import Query
     from tune_speed.tracking.store.store import Store
 
     common.check_export(export, format_)
-    query = _query(where, study=study, workload=workload, device=device, kind=kind)
-    boards = _of_target(target, find_boards(Store(), query, top=top, order=sort))
+    only = where_of(where)
+    query = Query(study=study, workload=workload, device=device, kind=kind, where=only)
+    boards = find_boards(Store(), query, target=target, top=top, order=sort)
     shown = _boards_in("json" if as_json else "table", boards)
     common.show_parts([shown], piped_width=common.BOARD_WIDTH)
     if export is not None:
@@ -117,10 +118,13 @@ def leaderboard(
     Example: tune-speed leaderboard --workload digits --format markdown
     """
     from tune_speed.reporting.leaderboard.queries import find_boards, find_history
+    from tune_speed.tracking.filter.where import where_of
+    from tune_speed.tracking.reader.queries import Query
     from tune_speed.tracking.store.store import Store
 
     store = Store()
-    query = _query(where, study=study, workload=workload, device=device, kind=kind)
+    only = where_of(where)
+    query = Query(study=study, workload=workload, device=device, kind=kind, where=only)
     form = "json" if as_json else format_
     if history:
         against = {
@@ -131,27 +135,14 @@ def leaderboard(
         }
         for must in (must for must, is_given in against.items() if is_given):
             raise ConfigError(f"--history must be {must}.")
-        held = _of_target(target, find_history(store, query, top=top))
-        shown = _history_in(form, held)
+        shown = _history_in(form, find_history(store, query, target=target, top=top))
     else:
         how: dict[str, Any] = {"with_misses": misses, "best_of": best_of, "order": sort}
-        boards = _of_target(target, find_boards(store, query, top=top, **how))
-        shown = _boards_in(form, boards)
+        shown = _boards_in(form, find_boards(store, query, target=target, top=top, **how))
     if out is None:
         common.show_parts([shown], piped_width=common.BOARD_WIDTH)
         return
     common.write_shown(out, shown)
-
-
-def _query(where: str | None, **only: Any) -> "Query":
-    from tune_speed.tracking.filter.where import parse_where
-    from tune_speed.tracking.reader.queries import Query
-
-    return Query(where=None if where is None else parse_where(where), **only)
-
-
-def _of_target(target: float | None, found: "list[Facts]") -> "list[Facts]":
-    return [each for each in found if target in (None, each.target)]
 
 
 def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableType":

@@ -280,14 +280,13 @@ def _print_trials(
         raise ConfigError("--format parquet must go with --out FILE.")
     from tune_speed.core.comparability import board_key
     from tune_speed.reporting.trials import text
-    from tune_speed.tracking.filter.where import parse_where
+    from tune_speed.tracking.filter.where import where_of
     from tune_speed.tracking.notes import read_notes
     from tune_speed.tracking.reader.queries import Query, by_board, find_trials
     from tune_speed.tracking.store.store import Store
 
-    chosen = None if where is None else parse_where(where)
     store = Store()
-    found = find_trials(store, Query(study=study, where=chosen))
+    found = find_trials(store, Query(study=study, where=where_of(where)))
     boards = groupby(by_board(found), key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]

@@ -7,11 +7,9 @@ from tune_speed.core.lazy import lazy_names
 
 _NAMES = {
     "reader.queries": ("Query", "find_trial", "find_trials"),
-    "reader.studies": ("StudySummary", "list_studies"),
-    "reader.tables": ("TrackedTrial",),
+    "reader.studies": ("list_studies",),
     "store.store": ("Store",),
-    "store.uri": ("strip_secrets", "tracking_uri"),
-    "writer.tracker": ("Tracker", "Undelivered"),
+    "writer.tracker": ("Tracker",),
 }
 
 __all__ = [name for names in _NAMES.values() for name in names]

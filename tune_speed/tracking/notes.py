@@ -1,15 +1,12 @@
 """What people change on record: notes and stars of trials, a study that goes to the trash."""
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.queries import experiments_of, find_trial
 from tune_speed.tracking.store.store import Store
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 NOTE, STAR = f"{schema.PREFIX}note.", f"{schema.PREFIX}star."
 """Begin tags of a study's experiment that end in `trial_key`."""
@@ -65,7 +62,7 @@ def write_note(
     if text is not None:
         tags[NOTE + key] = schema.clean(text, limit=MOST_CHARACTERS)
 
-    def write(client: "MlflowClient") -> None:
+    def write(client: Any) -> None:
         for name, value in tags.items():
             client.set_experiment_tag(found.experiment_id, name, value)
 

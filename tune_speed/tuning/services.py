@@ -21,9 +21,9 @@ from tune_speed.core.text import counted
 from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import PriorFile, SearchConfig
 from tune_speed.study.validation import most_devices
-from tune_speed.tracking.reader.queries import Query, find_trials, studies_in
+from tune_speed.tracking.reader.queries import Query, find_trials
 from tune_speed.tracking.reader.studies import list_studies
-from tune_speed.tracking.store.errors import begun
+from tune_speed.tracking.store.opening import begun
 from tune_speed.tracking.store.store import Store
 from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.training.trial import utc_now
@@ -211,7 +211,7 @@ def name_of(prior: str | PriorFile) -> str:
 
 def refuse_unknown_studies(study: StudyFile, names: Sequence[str], store: Store) -> None:
     """Raises: ConfigError if one of `names` is no study in MLflow, or is this one."""
-    known = [name for name in studies_in(store) if name != study.name]
+    known = [name for name in store.studies() if name != study.name]
     must, problems = f"must name other studies of {store}", []
     for name in [name for name in names if name not in known]:
         near = did_you_mean(name, known).removeprefix("; ")

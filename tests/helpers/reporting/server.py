@@ -125,9 +125,8 @@ def serving(uri: str, *, port: int = 0) -> Iterator[str]:
 class Search:
     def __init__(self, uri: str, *, study: str = "study") -> None:
         self.study = study
-        client = Store(uri).create()
         self.tracker = Tracker(
-            client, study=study, study_tags=TAGS, parent_kind="search", linger_s=0.02
+            Store(uri), study=study, study_tags=TAGS, parent_kind="search", linger_s=0.02
         )
 
     def start(self, trial_id: str) -> None:

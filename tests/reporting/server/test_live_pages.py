@@ -21,9 +21,9 @@ from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.server import app as server_app
 from tune_speed.reporting.server import channel
 from tune_speed.reporting.server.app import LivePages
+from tune_speed.reporting.study import reader
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import Store, schema
-from tune_speed.tracking.reader import study_snapshot
 
 Pages = Callable[[str], Client]
 EVIL = '"><img src=x onerror=alert(1)>'
@@ -274,7 +274,7 @@ def test_times_that_are_told_anew_when_a_search_ends_are_seen(
     tmp_path: Path, eager: None, pages_of: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else what ended in the last seconds is read again in any case.
-    monkeypatch.setattr(study_snapshot, "END_MARGIN_MS", 0)
+    monkeypatch.setattr(reader, "END_MARGIN_MS", 0)
     uri = store_of([], folder=tmp_path)
     search, client = Search(uri), pages_of(uri)
     search.finish("t0000", time_s=0.75)

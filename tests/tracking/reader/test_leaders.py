@@ -15,8 +15,7 @@ from tune_speed.reporting.leaderboard.queries import find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.tracking import Query, Store, Tracker, find_trials, schema
 from tune_speed.tracking.reader import leaders
-from tune_speed.tracking.reader.boards import MlflowReader, TableReader
-from tune_speed.tracking.reader.leaders import Leaders, find_leaders, leaders_of
+from tune_speed.tracking.reader.leaders import BoardReader, Leaders, TableReader, find_leaders
 
 STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")
 DEVICES = ("NVIDIA H200", "NVIDIA A100", "cpu 'ünï' \\ 100%")
@@ -97,8 +96,8 @@ def filled(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def by_mlflow(uri: str, *, top: int, study: str | None = None, **filters: Any) -> Leaders:
-    reader = MlflowReader(Store(uri), study, top=top)
-    return leaders_of(reader, Query(**filters), top=top)
+    reader = BoardReader(Store(uri), study, top=top)
+    return leaders.leaders_of(reader, Query(**filters), top=top)
 
 
 def seen(boards: list[Any]) -> list[Any]:
@@ -141,7 +140,7 @@ def test_leaders_give_the_boards_that_all_trials_give(
 
 
 def test_tables_are_read_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaders, "MlflowReader", None)
+    monkeypatch.setattr(leaders, "BoardReader", None)
     assert len(find_leaders(Store(filled), top=1).totals) == 4
 
 

@@ -10,16 +10,8 @@ from helpers.tracking.stores import put
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking import (
-    Query,
-    Store,
-    Tracker,
-    find_trial,
-    find_trials,
-    schema,
-)
-from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader.queries import experiments_of, studies_in
+from tune_speed.tracking import Query, Store, Tracker, find_trial, find_trials, schema
+from tune_speed.tracking.reader.queries import experiments_of
 
 ODD = 'it\'s "odd" 100% \\ `x`/y'
 
@@ -65,29 +57,6 @@ def test_all_finished_trials_come_fastest_first_and_misses_last(filled: str) -> 
     assert set(trials[4:]) == {("first", "t0003"), (ODD, "t0001")}
 
 
-@pytest.mark.parametrize(
-    ("filters", "num"),
-    [
-        ({"study": "first"}, 4),
-        ({"study": ODD}, 2),
-        ({"study": "first", "only_reached": True}, 3),
-        ({"device": "cpu 'x'"}, 2),
-        ({"device": "cpu _x_"}, 0),
-        ({"device": "h2"}, 4),
-        ({"device": "CPU '"}, 2),
-        ({"where": parse_where("time_to_target_s < 2.5")}, 2),
-        ({"where": parse_where("time_to_target_s < 2.5"), "device": "H200"}, 1),
-        ({"workload": "digits", "device": "H200", "kind": "estimate"}, 4),
-        ({"workload": "cifar10"}, 0),
-        ({"kind": "certified"}, 0),
-        ({"only_reached": True, "limit": 2}, 2),
-        ({"limit": 0}, 0),
-    ],
-)
-def test_filters_hold_together(filled: str, filters: dict[str, Any], num: int) -> None:
-    assert len(found(filled, **filters)) == num
-
-
 def test_records_come_back_with_their_last_evaluation(filled: str) -> None:
     (trial,) = find_trials(Store(filled), Query(study="first", limit=1))
     assert trial.record == next(r for r in records() if r.trial_id == "t0001")
@@ -112,7 +81,7 @@ def test_curves_of_a_whole_study_come_on_demand(uri: str, client: Any) -> None:
     evaluations = tuple(make_evaluation(step=i, train_s=float(i)) for i in range(5))
     run = make_run().model_copy(update={"evaluations": evaluations})
     put([make_record(f"t000{number}", runs=(run,)) for number in range(3)], uri)
-    assert list(studies_in(Store(uri))) == ["study"]
+    assert list(Store(uri).studies()) == ["study"]
     for with_curves, length in ((True, 5), (False, 1)):
         trials = find_trials(Store(uri), Query(study="study"), with_curve=with_curves)
         assert [len(t.record.runs[0].evaluations) for t in trials] == [length] * 3

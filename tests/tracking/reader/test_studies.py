@@ -69,7 +69,7 @@ def test_tables_and_mlflow_list_the_same(filled: str, monkeypatch: pytest.Monkey
 
 
 def test_studies_are_listed_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "studies_in", None)
+    monkeypatch.setattr(Store, "studies", None)
     assert len(list_studies(Store(filled))) == 2
 
 

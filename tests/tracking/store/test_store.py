@@ -20,8 +20,7 @@ import pytest
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.tracking import Store, schema
 from tune_speed.tracking.reader.queries import experiments_of
-from tune_speed.tracking.store.errors import within
-from tune_speed.tracking.store.opening import load_mlflow, open_client
+from tune_speed.tracking.store.opening import load_mlflow, open_client, within
 
 
 def free_port() -> int:
@@ -190,6 +189,26 @@ def test_a_reader_says_it_too_where_no_other_study_is_left(store: Store) -> None
     for study in ("gone", None):
         with pytest.raises(ServiceError, match=f"restore --experiment-id {experiment}"):
             experiments_of(store, study)
+
+
+def test_a_store_is_opened_once_and_again_where_its_file_is_another(
+    store: Store, tmp_path: Path, empty_store: Path
+) -> None:
+    reader = store.client
+    writer = store.create()
+    assert writer is not reader and store.client is writer is store.create()
+    (tmp_path / "mlflow.db").rename(tmp_path / "elsewhere.db")
+    with pytest.raises(ServiceError, match="no such file yet"):
+        _ = store.client
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    assert store.client is not writer
+
+
+def test_a_store_that_keeps_silent_is_named(store: Store) -> None:
+    never = threading.Event()
+    with pytest.raises(StorageError, match=r"mlflow\.db .* no answer within 0\.1 s"):
+        store.call(lambda _: never.wait(), timeout_s=0.1)
+    never.set()
 
 
 def test_mlflow_is_silenced_unless_the_user_says_otherwise(

@@ -20,14 +20,7 @@ from helpers.tracking.servers import (
 from helpers.tracking.stores import check_each_once, runs_of_trials
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.tracking import (
-    Query,
-    Store,
-    Tracker,
-    find_trial,
-    find_trials,
-    list_studies,
-)
+from tune_speed.tracking import Query, Store, Tracker, find_trial, find_trials, list_studies
 
 pytestmark = pytest.mark.slow
 

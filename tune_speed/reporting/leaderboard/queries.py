@@ -102,6 +102,7 @@ def find_boards(
     store: Store,
     query: Query = ANY,
     *,
+    target: float | None = None,
     top: int,
     with_misses: bool = False,
     best_of: str | None = None,
@@ -114,14 +115,14 @@ def find_boards(
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """
     if best_of is not None or order != "time":
-        every = find_boards(store, query, top=sys.maxsize, with_misses=with_misses)
+        every = find_boards(store, query, target=target, top=sys.maxsize, with_misses=with_misses)
         return [_best_of_each(board, best_of, top=top) for board in ordered(every, order)]
     where = query.where
     is_whole = with_misses or where is not None
     leaders = find_leaders(store, query, top=1 if is_whole else top)
     # Certified trials do not say what the search before them cost.
     has_cost = not is_whole or (where is None and query.kind is not None)
-    return make_boards(
+    boards = make_boards(
         ((t.run_id, t.record) for t in (find_trials(store, query) if is_whole else leaders.trials)),
         top=top,
         with_misses=with_misses,
@@ -131,6 +132,7 @@ def find_boards(
         favourites=leaders.favourites,
         range_ends=leaders.range_ends,
     )
+    return [board for board in boards if target in (None, board.target)]
 
 
 def _best_of_each(board: Board, name: str | None, *, top: int) -> Board:
@@ -160,9 +162,12 @@ def _is_choice(value: Any) -> bool:
     return isinstance(value, str | bool)
 
 
-def find_history(store: Store, query: Query = ANY, *, top: int) -> list[RecordHeld]:
+def find_history(
+    store: Store, query: Query = ANY, *, target: float | None = None, top: int
+) -> list[RecordHeld]:
     """Returns the latest `top` records of each board as they were set; raises as `find_boards`."""
     # A miss sets no record.
     found = find_trials(store, replace(query, only_reached=True))
     boards = boards_of(record_history(trial.record for trial in found))
-    return [held for board in boards for held in board[-top:]]
+    chosen = [board for board in boards if target in (None, board[0].target)]
+    return [held for board in chosen for held in board[-top:]]

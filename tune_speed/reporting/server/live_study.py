@@ -19,7 +19,7 @@ from tune_speed.reporting.page.words import measured_names, moment, seconds
 from tune_speed.reporting.server.channel import Moment, Part
 from tune_speed.reporting.server.helm import Helm, shown_of
 from tune_speed.reporting.study.reader import StudyReader, boarded
-from tune_speed.reporting.study.view import RunningTrial, StudyPart, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import OpenTrial, StudyPart, StudyView, ViewedTrial
 from tune_speed.reporting.watch.screen import state_text
 from tune_speed.reporting.watch.status import State, StudyStatus, fingerprint, glance
 from tune_speed.tracking.notes import NO_NOTE
@@ -80,7 +80,7 @@ def _of_ended(
     }
 
 
-def _of_running(trial: RunningTrial, seen: StudyStatus, history: History) -> dict[str, Any]:
+def _of_running(trial: OpenTrial, seen: StudyStatus, history: History) -> dict[str, Any]:
     target = seen.parts[0].target if seen.parts else None
     curve = [] if target is None else history(target.metric)
     chosen = ", ".join(f"{name} = {value}" for name, value in trial.params.items())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -33,17 +33,7 @@ from tune_speed.tracking.reader.tables import (
     read_directly,
 )
 from tune_speed.tracking.search_summary import NUM_TRIALS
-from tune_speed.tracking.store.store import (
-    PAGE,
-    Store,
-    experiments_with,
-    has_tags,
-    runs_with,
-    tag_contains,
-)
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
+from tune_speed.tracking.store.store import PAGE, Store, runs_with, tag_contains
 
 HAS_RECORD = f"tags.`{schema.RECORD}` != ''"
 TIME_TO_TARGET = "time_to_target_s"
@@ -110,7 +100,7 @@ def find_trials(
     found = read_directly(store, read)
     if found is None:
         found = matching(partial(by_mlflow, store), query)
-    return with_curves(store, found) if with_curve else found
+    return list(with_curves(store, found)) if with_curve else found
 
 
 def by_board(trials: Iterable[TrackedTrial]) -> list[TrackedTrial]:
@@ -195,7 +185,7 @@ def find_trial(store: Store, trial: str) -> TrackedTrial:
     if record is None:
         raise ConfigError(_no_record(run, trial))
     found = TrackedTrial(run.info.run_id, run.info.experiment_id, record)
-    return with_curves(store, [found])[0]
+    return next(with_curves(store, [found]))
 
 
 class FoundSearch(NamedTuple):
@@ -230,12 +220,6 @@ def find_search(store: Store, study: str) -> FoundSearch:
     return FoundSearch(run.info.run_id, header, records)
 
 
-def studies_in(store: Store, **view: int) -> dict[str, Any]:
-    """Returns the experiments of all studies by name. Raises: ServiceError; see `Store`."""
-    found = experiments_with(store, {schema.KIND: schema.STUDY_KIND}, **view)
-    return {str(each.name): each for each in found}
-
-
 def experiments_of(store: Store, study: str | None) -> list[str]:
     """Returns the ids of a study's experiment, or all. Raises: ConfigError, ServiceError."""
     if study is not None:
@@ -243,11 +227,11 @@ def experiments_of(store: Store, study: str | None) -> list[str]:
         store.refuse_deleted(found)
         if found is not None:
             return [found.experiment_id]
-    studies = studies_in(store)
+    studies = store.studies()
     if not studies:
         from mlflow.entities import ViewType
 
-        for deleted in studies_in(store, view_type=ViewType.DELETED_ONLY).values():
+        for deleted in store.studies(view_type=ViewType.DELETED_ONLY).values():
             store.refuse_deleted(deleted)
         raise ServiceError(
             f"there is no study in {store} yet. Run `tune-speed search digits_quickstart` first, or"
@@ -314,7 +298,7 @@ def _not_one(store: Store, experiments: Sequence[str], trial: str, found: Sequen
 
 def _no_record(run: Any, trial: str) -> str:
     tags = run.data.tags
-    if has_tags(run, {schema.KIND: schema.SEARCH}):
+    if tags.get(schema.KIND) == schema.SEARCH:
         return (
             f"{trial!r} must name a trial, but it is the search itself. Name a trial: study/t0000."
         )
@@ -327,15 +311,14 @@ def _no_record(run: Any, trial: str) -> str:
     )
 
 
-def with_curves(store: Store, trials: Sequence[TrackedTrial]) -> list[TrackedTrial]:
-    """Returns the trials with their files' curves, where these are still there; a request each."""
-    if not trials:
-        return []
-    with ThreadPoolExecutor(CURVE_THREADS) as pool:
-        return list(pool.map(partial(_with_curve, store.client), trials))
+def with_curves(store: Store, trials: Sequence[TrackedTrial]) -> Iterator[TrackedTrial]:
+    """Yields the trials with their files' curves, where these are still there; a request each."""
+    if trials:
+        with ThreadPoolExecutor(CURVE_THREADS) as pool:
+            yield from pool.map(partial(_with_curve, store.client), trials)
 
 
-def _with_curve(client: "MlflowClient", trial: TrackedTrial) -> TrackedTrial:
+def _with_curve(client: Any, trial: TrackedTrial) -> TrackedTrial:
     from mlflow.exceptions import MlflowException
 
     try:

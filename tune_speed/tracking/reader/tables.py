@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import schema
-from tune_speed.tracking.store.errors import explain, within
-from tune_speed.tracking.store.opening import engine_of
+from tune_speed.tracking.store.opening import engine_of, explain, within
 from tune_speed.tracking.store.store import Store
 
 if TYPE_CHECKING:

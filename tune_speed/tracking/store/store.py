@@ -3,15 +3,15 @@
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.tracking.store import sqlite
-from tune_speed.tracking.store.errors import errors_of, within
-from tune_speed.tracking.store.opening import open_client
+from tune_speed.tracking import schema
+from tune_speed.tracking.store.opening import errors_of, open_client, within
 from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets, tracking_uri
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ class Store:
 
     def file_id(self) -> tuple[int, int] | None:
         """Returns device and inode of its file as it is now; None if there is none."""
-        return None if self.file is None else sqlite.file_id(self.file)
+        with suppress(OSError):
+            found = None if self.file is None else self.file.stat()
+            return found and (found.st_dev, found.st_ino)
+        return None
 
     def call(
         self, function: Callable[["MlflowClient"], Result], *, timeout_s: float = READ_S
@@ -88,9 +91,14 @@ class Store:
         """Returns a page of runs, as MLflow's client does; see `runs_with`."""
         return self.call(lambda client: client.search_runs(*args, **how))
 
-    def search_experiments(self, **how: Any) -> Any:
-        """Returns a page of experiments, as MLflow's client does; see `experiments_with`."""
-        return self.call(lambda client: client.search_experiments(**how))
+    def studies(self, **view: int) -> dict[str, Any]:
+        """Returns the experiments of all studies by name; `view_type`: deleted ones, too."""
+
+        def search(**page: Any) -> Any:
+            return self.call(lambda client: client.search_experiments(**view, **page))
+
+        found = _all_pages(search, {schema.KIND: schema.STUDY_KIND})
+        return {str(each.name): each for each in found}
 
     def refuse_deleted(self, experiment: Any) -> None:
         """Raises a ServiceError if the experiment, None if there is none, was deleted."""
@@ -103,25 +111,24 @@ class Store:
 
     def open_experiment(self, study: str, *, tags: Mapping[str, str]) -> str:
         """Returns the experiment's id, found or created, with `tags` set. Raises: ServiceError."""
-        return self.call(partial(self._open_experiment, study, tags), timeout_s=2 * READ_S)
-
-    def _open_experiment(self, study: str, tags: Mapping[str, str], client: "MlflowClient") -> str:
-        found = client.get_experiment_by_name(study)
-        if found is None:
-            from mlflow.exceptions import MlflowException
-
-            try:
-                client.create_experiment(study, self.artifact_root(study), tags=dict(tags))
-            except MlflowException as error:
-                # Another driver was faster.
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
+        client = self.client
+        with errors_of(self.uri):
             found = client.get_experiment_by_name(study)
-        self.refuse_deleted(found)
-        for key, value in tags.items():
-            if found.tags.get(key) != value:
-                client.set_experiment_tag(found.experiment_id, key, value)
-        return str(found.experiment_id)
+            if found is None:
+                from mlflow.exceptions import MlflowException
+
+                try:
+                    client.create_experiment(study, self.artifact_root(study), tags=dict(tags))
+                except MlflowException as error:
+                    # Another driver was faster.
+                    if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                        raise
+                found = client.get_experiment_by_name(study)
+            self.refuse_deleted(found)
+            for key, value in tags.items():
+                if found.tags.get(key) != value:
+                    client.set_experiment_tag(found.experiment_id, key, value)
+            return str(found.experiment_id)
 
     def artifact_root(self, study: str) -> str | None:
         """Returns a study's folder as a file URI, safely named; None: the server chooses it."""
@@ -188,13 +195,6 @@ def runs_with(
     if experiment_ids:
         search = partial(client.search_runs, list(experiment_ids), order_by=list(order_by))
         yield from _all_pages(search, tags, also=also, page_size=page_size)
-
-
-def experiments_with(
-    client: "MlflowClient | Store", tags: Mapping[str, str], **view: int
-) -> Iterator[Any]:
-    """Yields the experiments that have `tags`, page by page; `view_type`: deleted ones, too."""
-    return _all_pages(partial(client.search_experiments, **view), tags)
 
 
 def _all_pages(

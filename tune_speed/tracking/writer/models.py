@@ -2,7 +2,7 @@
 
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,9 +10,6 @@ from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.store.store import Store, runs_with
 from tune_speed.tracking.writer import descriptions
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 MODEL = f"{schema.PREFIX}model"
 """Tag of a run whose model is logged: the model's address."""
@@ -83,7 +80,7 @@ def register(store: Store, uri: str, name: str) -> str:
     Raises: ServiceError.
     """
 
-    def version_of(client: "MlflowClient") -> Any:
+    def version_of(client: Any) -> Any:
         from mlflow.exceptions import MlflowException
 
         try:
@@ -108,7 +105,7 @@ def forget_others(store: Store, parent_id: str, *, but: str) -> None:
     # All pages before the first change: a tag that is deleted would shift the later ones.
     others = [run for run in list(own) if run.info.run_id != but]
 
-    def delete(client: "MlflowClient") -> None:
+    def delete(client: Any) -> None:
         for run in others:
             client.delete_logged_model(run.data.tags[MODEL].removeprefix("models:/"))
             client.delete_tag(run.info.run_id, MODEL)
@@ -116,7 +113,7 @@ def forget_others(store: Store, parent_id: str, *, but: str) -> None:
     store.call(delete)
 
 
-def _experiment(client: "MlflowClient", run_id: str) -> str:
+def _experiment(client: Any, run_id: str) -> str:
     return str(client.get_run(run_id).info.experiment_id)
 
 

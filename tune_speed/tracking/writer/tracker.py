@@ -22,7 +22,7 @@ from tune_speed.core.text import counted
 from tune_speed.tracking import schema
 from tune_speed.tracking.search_summary import Summary
 from tune_speed.tracking.store import sqlite
-from tune_speed.tracking.store.errors import explain
+from tune_speed.tracking.store.opening import explain
 from tune_speed.tracking.store.store import Store
 from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.tracking.writer import descriptions
