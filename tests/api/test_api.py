@@ -37,7 +37,7 @@ from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import boards_html
 from tune_speed.study.file import load_study, study_of
 from tune_speed.study.yaml import scan_yaml
-from tune_speed.tracking.store.errors import within
+from tune_speed.tracking.store.opening import within
 from tune_speed.training.workload import WORKLOADS
 from tune_speed.tuning.search import SearchResult
 

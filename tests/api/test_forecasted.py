@@ -17,7 +17,7 @@ from tune_speed.api.forecasted import SHARES, Forecasted
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.forecast import FINEST, LAW
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 
 ENDS = (0.71, 0.78, 0.82, 0.85, 0.86, 0.84, 0.88, 0.87)
 SPENT_S = 4 * len(ENDS)
@@ -40,7 +40,7 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("TUNE_SPEED_STUDIES", str(tmp_path / "studies"))
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    tracker = Tracker(open_store(uri), study="mine", study_tags={}, linger_s=0.02)
+    tracker = Tracker(Store(uri), study="mine", study_tags={}, linger_s=0.02)
     for number, end in enumerate(ENDS):
         tracker.trial_finished(record=trial(number, end))
     assert tracker.close(timeout_s=30) == ()
@@ -48,14 +48,14 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_harder_target_is_less_likely_and_one_that_was_met_is_certain(uri: str) -> None:
-    found = [Forecasted.of(uri, "mine", target=value) for value in (0.87, 0.9, 0.99)]
+    found = [Forecasted.of(Store(uri), "mine", target=value) for value in (0.87, 0.9, 0.99)]
     assert found[0].chance == 1.0 > found[1].chance > found[2].chance
     assert (found[0].met_by, found[0].first_hit_s) == ("t0006", (0, 0, 0))
-    assert Forecasted.of(uri, "mine").met_by is None
+    assert Forecasted.of(Store(uri), "mine").met_by is None
 
 
 def test_chances_are_those_of_the_law_and_times_are_seconds_of_searching(uri: str) -> None:
-    found = Forecasted.of(uri, "mine", time_budget="1m")
+    found = Forecasted.of(Store(uri), "mine", time_budget="1m")
     fall = math.log((0.12 + FINEST) / (0.1 + FINEST))
     # Trials are all of one length.
     law = LAW.at(len(ENDS), len(ENDS))
@@ -68,7 +68,7 @@ def test_chances_are_those_of_the_law_and_times_are_seconds_of_searching(uri: st
 
 
 def test_what_is_within_reach_grows_with_the_budget(uri: str) -> None:
-    rows = Forecasted.of(uri, "mine").rows
+    rows = Forecasted.of(Store(uri), "mine").rows
     # Nothing is left of the search: as much again is forecast.
     assert rows[2].after_s == pytest.approx(SPENT_S)
     for less, more in pairwise(rows):
@@ -79,17 +79,17 @@ def test_what_is_within_reach_grows_with_the_budget(uri: str) -> None:
 
 def test_too_few_trials_are_refused_in_words(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tracker = Tracker(open_store(uri), study="mine", study_tags={}, linger_s=0.02)
+    tracker = Tracker(Store(uri), study="mine", study_tags={}, linger_s=0.02)
     tracker.trial_finished(record=trial(0, 0.5))
     assert tracker.close(timeout_s=30) == ()
     with pytest.raises(ConfigError, match=r"needs 6 trials that went to their end.*mine has none"):
-        Forecasted.of(uri, "mine")
+        Forecasted.of(Store(uri), "mine")
 
 
 @pytest.mark.parametrize("wrong", [{"target": 1.5}, {"time_budget": "soon"}])
 def test_arguments_that_make_no_sense_are_refused_in_words(uri: str, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"(1.5|soon) makes no sense: .*must be"):
-        Forecasted.of(uri, "mine", **wrong)
+        Forecasted.of(Store(uri), "mine", **wrong)
 
 
 def test_the_command_prints_a_table_or_json(
@@ -102,7 +102,7 @@ def test_the_command_prints_a_table_or_json(
         assert done.code == 0, done.err
         return done.out
 
-    found = Forecasted.of(uri, "mine", target=0.95)
+    found = Forecasted.of(Store(uri), "mine", target=0.95)
     assert json.loads(command("--target", "0.95", "--json")) == found.as_dict()
     shown = command()
     assert "accuracy ≥ 0.9: " in shown
@@ -112,7 +112,7 @@ def test_the_command_prints_a_table_or_json(
 
 
 def test_a_goal_has_no_column_of_chances(uri: str) -> None:
-    found = Forecasted.of(uri, "mine")
+    found = Forecasted.of(Store(uri), "mine")
     sought = found.target.model_copy(update={"within_s": 60.0})
     of_target, of_goal = (
         [column.header for column in part.columns]

@@ -219,7 +219,7 @@ def controller_of(study: Any, ledger: Ledger, *observers: Any) -> SearchControll
 
 
 def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from tune_speed.tracking.store.store import open_store
+    from tune_speed.tracking.store.store import Store
     from tune_speed.tracking.writer.tracker import Tracker
     from tune_speed.tuning.ray import tuner
 
@@ -227,8 +227,8 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     meter = Meter()
     observers: list[Any] = [Witness(meter)]
     if options.mlflow:
-        client = open_store(f"sqlite:///{folder}/mlflow.db")
-        observers.append(Tracker(client, study="scale", study_tags={}))
+        store = Store(f"sqlite:///{folder}/mlflow.db")
+        observers.append(Tracker(store, study="scale", study_tags={}))
     counted = tuner.Adapter.reported
 
     def reported(self: Any, ray_id: str, report: Any) -> bool:

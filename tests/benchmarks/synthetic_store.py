@@ -24,7 +24,7 @@ from tune_speed.core.records import (
     Timing,
     TrialRecord,
 )
-from tune_speed.tracking import open_store, schema
+from tune_speed.tracking import Store, schema
 from tune_speed.tracking.search_summary import Summary
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.runs import StudyRuns
@@ -45,11 +45,11 @@ STUDY_TAGS = {"policy": "time_to_target", "sampler": "gain", "protocol_version":
 def fill(uri: str, *, num_trials: int, trials_per_study: int = TRIALS_PER_STUDY) -> float:
     """Puts `num_trials` trials into the store at `uri`; returns how long that took [s]."""
     began = time.monotonic()
-    client = open_store(uri)
-    with in_a_hurry(client._tracking_client.store.engine):
+    store = Store(uri)
+    with in_a_hurry(store.create()._tracking_client.store.engine):
         for number, first in enumerate(range(0, num_trials, trials_per_study)):
             count = min(trials_per_study, num_trials - first)
-            add_study(client, list(records(f"study-{number:04d}", count, seed=number)))
+            add_study(store, list(records(f"study-{number:04d}", count, seed=number)))
     return time.monotonic() - began
 
 
@@ -80,14 +80,14 @@ def _do_not_wait(connection: Any, _: object) -> None:
     connection.execute("PRAGMA cache_size = -1000000")
 
 
-def add_study(client: Any, made: list[TrialRecord]) -> StudyRuns:
+def add_study(store: Store, made: list[TrialRecord]) -> StudyRuns:
     study = made[0].study
     tags = {**STUDY_TAGS, "workload": made[0].workload_name}
-    runs = StudyRuns.open(client, study=study, search_id=f"search-{study}", tags=tags)
+    runs = StudyRuns.open(store, study=study, search_id=f"search-{study}", tags=tags)
     summary = Summary()
     for record in made:
         summary.add(record)
-    add_trials(client, runs, made, study_tags=tags)
+    add_trials(store.client, runs, made, study_tags=tags)
     points, own = summary.points(), summary.tags(now=START, run_ids={})
     runs.write(runs.parent, points=points, tags=own)
     runs.end(runs.parent, "FINISHED")

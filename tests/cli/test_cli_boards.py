@@ -13,7 +13,7 @@ from tune_speed.reporting.leaderboard.history import record_history
 from tune_speed.reporting.leaderboard.queries import choices_of
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.study.file import parse_recipe
-from tune_speed.tracking import Tracker, find_trials, open_store
+from tune_speed.tracking import Store, Tracker, find_trials
 
 CPU, GPU = "cpu (1 threads, test)", "NVIDIA H200"
 RECIPE = {"model": {"resnet20": {}}, "epochs": 2.0}
@@ -43,11 +43,10 @@ def records() -> Iterator[TrialRecord]:
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
     uri = f"sqlite:///{tmp_path_factory.mktemp('store') / 'mlflow.db'}"
-    client = open_store(uri)
     parts = (("on-cpu", "estimate"), ("on-gpu", "estimate"), ("on-cpu", "certified"))
     for study, kind in parts:
         parent = {"search_id": "1", "parent_kind": "certification"} if kind == "certified" else {}
-        tracker = Tracker(client, study=study, study_tags={}, linger_s=0.02, **parent)
+        tracker = Tracker(Store(uri), study=study, study_tags={}, linger_s=0.02, **parent)
         mine = [r for r in records() if (r.study, r.kind) == (study, kind)]
         tracker.reconcile({record.trial_id: record for record in mine})
         assert tracker.close(timeout_s=30) == ()
@@ -78,7 +77,7 @@ def test_devices_are_never_ranked_together(call: Call) -> None:
 
 
 def test_leading_rows_are_those_of_a_board_of_all_trials(call: Call, uri: str) -> None:
-    trials = [(found.run_id, found.record) for found in find_trials(uri)]
+    trials = [(found.run_id, found.record) for found in find_trials(Store(uri))]
     whole = [board.model_dump(mode="json") for board in make_boards(trials, top=2)]
     assert json.loads(call("leaderboard", "--top", "2", "--json")) == whole
 
@@ -143,7 +142,7 @@ def test_filter_on_a_field_that_no_trial_has_is_refused(call: Call, name: str) -
 
 def test_history_has_the_records_of_each_board(call: Call, uri: str) -> None:
     held = json.loads(call("leaderboard", "--history", "--json"))
-    expected = record_history(found.record for found in find_trials(uri))
+    expected = record_history(found.record for found in find_trials(Store(uri)))
     assert held == [record.model_dump(mode="json") for record in expected]
     of_cpu = ("--study", "on-cpu", "--kind", "estimate")
     (latest,) = json.loads(call("leaderboard", "--history", *of_cpu, "--top", "1", "--json"))

@@ -17,7 +17,7 @@ from helpers.tracking.stores import store_of
 from tune_speed.api.results import trials_frame, write_parquet
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.study.file import parse_recipe
-from tune_speed.tracking import find_trial
+from tune_speed.tracking import Store, find_trial
 
 CPU, GPU = "cpu (1 threads, test)", "NVIDIA H200"
 CIFAR = {"dataset": {"name": "cifar10"}, "target": {"metric": "accuracy", "value": 0.9}}
@@ -138,7 +138,7 @@ def test_fields_of_filters_are_listed(call: Call) -> None:
 
 
 def test_show_leads_to_mlflow(call: Call, uri: str) -> None:
-    run_id = find_trial(uri, "digits/t0001").run_id
+    run_id = find_trial(Store(uri), "digits/t0001").run_id
     last = call("show", "digits/t0001").out.splitlines()[-1]
     assert last.startswith(f"in MLflow: mlflow ui --backend-store-uri {uri}")
     assert last.endswith(f"/runs/{run_id}")
@@ -153,7 +153,9 @@ def test_show_exports_a_recipe_that_reads_back_with_where_it_is_from(
     err = call("show", "digits/t0002", "--export", "best.yaml").err
     assert "train it with: tune-speed train best.yaml" in err
     text = (tmp_path / "best.yaml").read_text()
-    assert text.startswith(f"# digits/t0002, MLflow run {find_trial(uri, 'digits/t0002').run_id}")
+    assert text.startswith(
+        f"# digits/t0002, MLflow run {find_trial(Store(uri), 'digits/t0002').run_id}"
+    )
     assert parse_recipe(text, file="best.yaml").recipe.epochs == 2.0
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tune_speed.core.version import installed_version
 from tune_speed.experiments.exports.onnx_graph import NEEDED
-from tune_speed.tracking import open_store
+from tune_speed.tracking import Store
 from tune_speed.training.saved_model import SavedModel
 
 Call = Callable[..., Done]
@@ -94,7 +94,7 @@ def test_a_registered_network_loads_from_the_registry(folder: Path, call: Call) 
     assert done.json == {"registered": "models:/flowers/1"}
     assert "models:/flowers/2" in call("export", "m.pt", "--register", "flowers", folder=folder).err
     uri = f"sqlite:///{folder}/mlflow.db"
-    (newest,) = open_store(uri).search_model_versions("name='flowers' and version_number=2")
+    (newest,) = Store(uri).create().search_model_versions("name='flowers' and version_number=2")
     mlflow.set_tracking_uri(uri)
     loaded = mlflow.pytorch.load_model(f"models:/flowers/{newest.version}")
     model = SavedModel.read(folder / "m.pt", torch.device("cpu"))

@@ -10,7 +10,7 @@ from helpers.making import make_record
 
 from tune_speed.core.errors import StorageError
 from tune_speed.runtime.atomic_file import replace_text
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 
 RECIPE = {
     "model": {"resnet20": {}},
@@ -22,13 +22,13 @@ RECIPE = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    client = open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    tracker = Tracker(client, study="first", study_tags={"workload": "digits"}, linger_s=0.02)
+    store = Store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    tracker = Tracker(store, study="first", study_tags={"workload": "digits"}, linger_s=0.02)
     for i in range(3):
         record = make_record(f"t{i:04d}", time_s=1.0 + i, study="first")
         tracker.trial_finished(record=record.model_copy(update={"recipe": RECIPE}))
     assert tracker.close(timeout_s=60) == ()
-    client.update_run(tracker.run_id, status="RUNNING")
+    store.client.update_run(tracker.run_id, status="RUNNING")
     return tmp_path
 
 

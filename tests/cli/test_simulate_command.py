@@ -12,7 +12,7 @@ from helpers.imports import imported_by_command
 from helpers.making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 from tune_speed.tuning.simulation import benchmarks
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import new_policy, run_policy
@@ -140,7 +140,7 @@ def test_study_becomes_a_benchmark(
 ) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    tracker = Tracker(open_store(uri), study="mine", study_tags={}, linger_s=0.02)
+    tracker = Tracker(Store(uri), study="mine", study_tags={}, linger_s=0.02)
     for record in [*trials(8), make_record("t0008", Status.FAILED, study="mine")]:
         tracker.trial_finished(record=record)
     assert tracker.close(timeout_s=30) == ()

@@ -12,9 +12,9 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.core.renamed import PRESENT, RENAMED, with_present_names
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.study.file import parse_recipe
-from tune_speed.tracking import find_trial
+from tune_speed.tracking import Store, find_trial
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader.matching import Query, find_matching
+from tune_speed.tracking.reader.queries import Query, find_trials
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.driver.ledger import Ledger
 
@@ -83,11 +83,13 @@ def test_ledger_with_former_names_is_read(tmp_path: Path) -> None:
 
 def test_old_record_in_mlflow_is_found_filtered_and_exported(tmp_path: Path) -> None:
     uri = store_of([old_record()], folder=tmp_path)
-    record = find_trial(uri, "study/t0000").record
+    record = find_trial(Store(uri), "study/t0000").record
     assert record.recipe == with_present_names(OLD)
     assert record.params["lr_schedule"] == "multi_step"
     matching = "lr_schedule=multi_step and lr_schedule.multi_step.gamma=0.1"
-    assert [t.record for t in find_matching(uri, parse_where(matching), Query())] == [record]
+    assert [t.record for t in find_trials(Store(uri), Query(where=parse_where(matching)))] == [
+        record
+    ]
     text = recipe_yaml(record, run_id=None)
     assert "multi_step" in text and "step_drops" not in text
     again = parse_recipe(text, file="again.yaml", check_data=False)

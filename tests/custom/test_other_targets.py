@@ -31,7 +31,7 @@ from tune_speed.reporting.trials.comparison import as_dict, compare_records
 from tune_speed.reporting.trials.recipe_export import called_with, recipe_yaml
 from tune_speed.reporting.trials.text import describe, machine_row, next_steps
 from tune_speed.reporting.watch.status import glance
-from tune_speed.tracking import schema
+from tune_speed.tracking import Store, schema
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tracking.reader.queries import find_trial
@@ -251,10 +251,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_record_comes_back_from_mlflow_whole(store: str, kind: str) -> None:
-    found = find_trial(store, f"{kind}/t0003")
+    found = find_trial(Store(store), f"{kind}/t0003")
     assert found.has_curve
     assert found.record == study_of(kind)[3]
-    bare = read_study(store, kind).trials[0].record
+    bare = read_study(Store(store), kind).trials[0].record
     assert final_metric(bare) == KINDS[kind][3]
 
 
@@ -275,7 +275,7 @@ def test_frames_hold_the_metric(store: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_page_and_glance_are_made(store: str, kind: str) -> None:
-    view = read_study(store, kind)
+    view = read_study(Store(store), kind)
 
     def recipe(trial: Any) -> str:
         return called_with(trial.record) if kind == "own" else recipe_yaml(trial.record, run_id="r")
@@ -326,6 +326,6 @@ def test_of_many_equal_times_the_store_finds_the_lowest_losses(
     uri = store_of(records, folder=tmp_path)
     if through_mlflow:
         monkeypatch.setattr("tune_speed.tracking.reader.leaders.read_directly", lambda *_: None)
-    found = find_leaders(uri, top=2).trials
+    found = find_leaders(Store(uri), top=2).trials
     seen = sorted(final_metric(trial.record) or 1.0 for trial in found)
     assert seen[:2] == pytest.approx([0.1, 0.11])

@@ -9,7 +9,7 @@ from helpers.command import TINY_STUDY, Done, finished
 from helpers.tracking.servers import Postgresql, postgresql, why_no_postgresql
 from helpers.tracking.stores import check_curves, runs_of_trials
 
-from tune_speed.tracking import open_store
+from tune_speed.tracking import Store
 from tune_speed.tracking.writer.runs import StudyRuns
 
 pytestmark = pytest.mark.slow
@@ -43,7 +43,7 @@ def test_second_driver_is_refused_and_a_store_that_is_away_misses_no_trial_in_th
     which delivers that, it dies and comes back.
     """
     uri, name = database.uri("direct"), ("--set", "study=other")
-    StudyRuns.open(open_store(uri), study="tiny", search_id="theirs", tags={}, is_only=True)
+    StudyRuns.open(Store(uri), study="tiny", search_id="theirs", tags={}, is_only=True)
     # A trial that ends at once, and one that waits in its training until it is let go on.
     points = one_each(("none", "waits"), concurrent=1, hang_after="600s")
     write_study(tmp_path, **{**points, "model": f"{points['model']}, slow_s: 0.05"})

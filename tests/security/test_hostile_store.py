@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from tune_speed.cli.main import app
 from tune_speed.core.records import Status
-from tune_speed.tracking.reader.queries import find_trials
+from tune_speed.tracking.reader.queries import Query, find_trials
+from tune_speed.tracking.store.store import Store
 
 FORMS = ("table", "csv", "markdown", "json", "html")
 
@@ -81,7 +82,7 @@ def test_nothing_from_the_store_steers_a_terminal(
 def test_a_trial_is_shown_as_it_is_and_its_markup_does_nothing(
     tune_speed: type[Ran], store: str, command: str, extra: tuple[str, ...]
 ) -> None:
-    ids = [trial.run_id for trial in find_trials(store, study=EVIL)]
+    ids = [trial.run_id for trial in find_trials(Store(store), Query(study=EVIL))]
     arguments = ids[:1] if command == "show" else ids[:3]
     ran = tune_speed(command, *arguments, *extra)
     assert ran.error is None and ran.code == 0, (ran.error, ran.err)
@@ -119,7 +120,7 @@ def test_certificates_of_a_study_stay_in_its_folder(tune_speed: type[Ran], tmp_p
 def test_an_exported_recipe_is_one_file_where_it_was_asked_for(
     tune_speed: type[Ran], store: str, tmp_path: Path
 ) -> None:
-    run_id = find_trials(store, study=EVIL)[0].run_id
+    run_id = find_trials(Store(store), Query(study=EVIL))[0].run_id
     ran = tune_speed("show", run_id, "--export", "out.yaml")
     # The text is that of a recipe file or is refused; names of the stranger's decide nothing else.
     if ran.error is None:
@@ -135,7 +136,7 @@ def test_an_exported_recipe_is_one_file_where_it_was_asked_for(
 def test_a_recipe_with_a_strangers_names_is_refused_before_it_trains(
     tune_speed: type[Ran], store: str
 ) -> None:
-    run_id = find_trials(store, study=EVIL)[0].run_id
+    run_id = find_trials(Store(store), Query(study=EVIL))[0].run_id
     ran = tune_speed("train", run_id)
     assert getattr(ran.error, "exit_code", None) == 2, repr(ran.error)
     assert is_quiet(str(ran.error)), str(ran.error)

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from helpers.tracking.servers import Postgres, postgresql, why_no_postgresql
 
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    open_store(f"sqlite:///{path}")
+    Store(f"sqlite:///{path}").create()
     return path
 
 
@@ -55,17 +55,22 @@ def uri(tmp_path: Path, empty_store: Path) -> str:
 
 
 @pytest.fixture
-def client(uri: str) -> Any:
-    return open_store(uri)
+def store(uri: str) -> Store:
+    return Store(uri)
 
 
 @pytest.fixture
-def make_tracker(client: Any) -> Iterator[Callable[..., Tracker]]:
+def client(store: Store) -> Any:
+    return store.create()
+
+
+@pytest.fixture
+def make_tracker(store: Store) -> Iterator[Callable[..., Tracker]]:
     trackers: list[Tracker] = []
 
     def make(**settings: Any) -> Tracker:
         settings = {"study": "study", "study_tags": {}, "linger_s": 0.02, **settings}
-        trackers.append(Tracker(client, **settings))
+        trackers.append(Tracker(store, **settings))
         return trackers[-1]
 
     yield make

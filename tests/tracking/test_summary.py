@@ -5,11 +5,7 @@ from helpers.making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.comparability import board_key, fastest
 from tune_speed.core.records import Recommended, Status
-from tune_speed.tracking.schema import (
-    board_id,
-    unpack_boards,
-    unpack_favourites,
-)
+from tune_speed.tracking.schema import board_id, unpack_boards, unpack_favourites
 from tune_speed.tracking.search_summary import Summary
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

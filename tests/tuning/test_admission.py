@@ -12,7 +12,7 @@ from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.core.words import Device
 from tune_speed.study.file import StudyFile, load_study
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 from tune_speed.tuning import admission
 from tune_speed.tuning.admission import pinned_device, refuse_changed_plugins, refuse_throw_away
 from tune_speed.tuning.driver.ledger import Ledger
@@ -72,9 +72,9 @@ def begun(folder: Path, study: StudyFile, **changes: object) -> None:
 
 
 def admitted(
-    study: StudyFile, folder: Path, *, workload_hash: str = "w", uri: str = ""
+    study: StudyFile, folder: Path, *, workload_hash: str = "w", uri: str = "sqlite:////none.db"
 ) -> admission.Admitted:
-    return admission.Admitted(study, folder, uri, workload_hash, None)
+    return admission.Admitted(study, folder, Store(uri), workload_hash, None)
 
 
 def resumed(folder: Path, study: StudyFile, workload_hash: str = "w") -> None:
@@ -124,9 +124,8 @@ def test_empty_ledger_says_how_it_is_rebuilt(tmp_path: Path, study: StudyFile) -
 def in_mlflow(uri: str, study: StudyFile, records: list[TrialRecord], **tags: str) -> None:
     same = {"space_hash": study.space.hash, "workload_hash": "w"}
     same["protocol_version"] = str(PROTOCOL_VERSION)
-    client = open_store(uri)
     named = {"study": study.name, "study_tags": same | tags, "search_id": "s1"}
-    tracker = Tracker(client, **named, linger_s=0.02)
+    tracker = Tracker(Store(uri), **named, linger_s=0.02)
     for record in records:
         tracker.trial_finished(record=record)
     assert tracker.close(timeout_s=60) == ()
@@ -237,10 +236,10 @@ JOB = "/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_0123"
 
 def test_results_in_the_working_directory_of_a_job_are_refused() -> None:
     with pytest.raises(ConfigError, match=f"got {JOB}/studies/tiny and sqlite:///{JOB}/mlflow.db"):
-        refuse_throw_away(Path(f"{JOB}/studies/tiny"), f"sqlite:///{JOB}/mlflow.db")
+        refuse_throw_away(Path(f"{JOB}/studies/tiny"), Store(f"sqlite:///{JOB}/mlflow.db"))
     with pytest.raises(ConfigError, match="Set MLFLOW_TRACKING_URI: "):
-        refuse_throw_away(Path("/shared/studies/tiny"), f"sqlite:///{JOB}/mlflow.db")
+        refuse_throw_away(Path("/shared/studies/tiny"), Store(f"sqlite:///{JOB}/mlflow.db"))
 
 
 def test_results_anywhere_else_are_kept() -> None:
-    refuse_throw_away(Path("/shared/studies/tiny"), "http://127.0.0.1:5000")
+    refuse_throw_away(Path("/shared/studies/tiny"), Store("http://127.0.0.1:5000"))

@@ -13,9 +13,9 @@ from helpers.making import make_record
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 from tune_speed.tracking.columns import METRICS
-from tune_speed.tracking.reader.mlflow_filter import runs_with
+from tune_speed.tracking.store.store import runs_with
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.models import MODEL
 from tune_speed.training.objective import load_splits
@@ -64,7 +64,7 @@ def best_of(folder: Path) -> TrialRecord:
 
 
 def runs_of(folder: Path) -> dict[str, Any]:
-    client = open_store(f"sqlite:///{folder}/mlflow.db")
+    client = Store(f"sqlite:///{folder}/mlflow.db").create()
     experiment = client.get_experiment_by_name("tiny")
     return {r.info.run_name: r for r in runs_with(client, [experiment.experiment_id], {})}
 
@@ -142,7 +142,7 @@ def test_every_page_is_described(searched: tuple[Path, Done], call: Callable[...
     assert "tune-speed search tiny.yaml" in own
     for each in found.values():
         assert f"tune-speed train {each.info.run_id}" in each.data.tags[descriptions.NOTE]
-    client = open_store(f"sqlite:///{folder}/mlflow.db")
+    client = Store(f"sqlite:///{folder}/mlflow.db").create()
     experiment = client.get_experiment_by_name("tiny").tags[descriptions.NOTE]
     assert "| batch_size | one of 25, 50 |" in experiment
     done = call("train", found[best.trial_id].info.run_id, folder=folder)
@@ -150,11 +150,11 @@ def test_every_page_is_described(searched: tuple[Path, Done], call: Callable[...
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Any:
-    return open_store(f"sqlite:///{tmp_path}/mlflow.db")
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path}/mlflow.db")
 
 
-def delivered(store: Any, *records: TrialRecord) -> str:
+def delivered(store: Store, *records: TrialRecord) -> str:
     tracker = Tracker(store, study="study", study_tags={})
     for record in records:
         tracker.trial_finished(record=record)
@@ -162,7 +162,7 @@ def delivered(store: Any, *records: TrialRecord) -> str:
     return tracker.run_id
 
 
-def test_weights_that_are_elsewhere_are_named(store: Any, tmp_path: Path) -> None:
+def test_weights_that_are_elsewhere_are_named(store: Store, tmp_path: Path) -> None:
     records = [make_record("t0000", time_s=2.0), make_record("t0001")]
     parent_id = delivered(store, *records)
     line = log_best_model(store, records=records, folder=tmp_path, parent_id=parent_id)
@@ -170,7 +170,7 @@ def test_weights_that_are_elsewhere_are_named(store: Any, tmp_path: Path) -> Non
     assert str(weights_file(tmp_path, "t0001")) in line and "does not share this folder" in line
 
 
-def test_no_model_without_a_hit_or_a_delivered_trial(store: Any, tmp_path: Path) -> None:
+def test_no_model_without_a_hit_or_a_delivered_trial(store: Store, tmp_path: Path) -> None:
     parent_id = delivered(store, make_record("t0000", Status.MISSED))
     missed = [make_record("t0000", Status.MISSED)]
     line = log_best_model(store, records=missed, folder=tmp_path, parent_id=parent_id)
@@ -181,7 +181,9 @@ def test_no_model_without_a_hit_or_a_delivered_trial(store: Any, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_weights_that_fit_no_network_are_an_answer_and_no_crash(store: Any, tmp_path: Path) -> None:
+def test_weights_that_fit_no_network_are_an_answer_and_no_crash(
+    store: Store, tmp_path: Path
+) -> None:
     fields = {
         "model": "resnet20",
         "optimizer": {"sgd": {"lr": 0.1}},

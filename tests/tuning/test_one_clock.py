@@ -14,7 +14,7 @@ from tune_speed.core.records import Status, StepTime, Timing, TrialRecord
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.study.file import load_study
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Query, Store, Tracker
 from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tracking.reader.queries import find_trial, find_trials
 from tune_speed.tuning.driver.ledger import Ledger
@@ -67,7 +67,7 @@ class Session:
         file = folder.parent / "study.yaml"
         file.write_text(STUDY)
         options = {"study": "study", "study_tags": {}, "search_id": "x", "linger_s": 0.02}
-        self.tracker = Tracker(open_store(uri), **options)
+        self.tracker = Tracker(Store(uri), **options)
         self.tracker.reconcile(self.ledger.records)
         self.journal = OptunaJournal(load_study(file), folder, self.ledger.records)
 
@@ -109,10 +109,10 @@ def killed_and_resumed(folder: Path, uri: str) -> None:
 
 
 def in_mlflow(uri: str) -> dict[str, Times]:
-    runs = {each.record.trial_id: each for each in find_trials(uri, study="study")}
-    client = open_store(uri)
+    runs = {each.record.trial_id: each for each in find_trials(Store(uri), Query(study="study"))}
+    client = Store(uri).create()
     metrics = {n: client.get_run(each.run_id).data.metrics for n, each in runs.items()}
-    curves = {name: find_trial(uri, each.run_id).record for name, each in runs.items()}
+    curves = {name: find_trial(Store(uri), each.run_id).record for name, each in runs.items()}
     return {
         "metrics": {name: each["train_s"] for name, each in metrics.items()},
         "speeds": {name: 320 / each["images_per_s"] for name, each in metrics.items()},
@@ -163,12 +163,12 @@ def test_hits_misses_and_stopped_trials_have_one_time_wherever_they_are_shown(
     end(folder, uri)
     with Ledger(folder) as ledger:
         own = {name: each.runs[0].clocks.train_s for name, each in ledger.records.items()}
-    reader = StudyReader(uri, "study")
+    reader = StudyReader(Store(uri), "study")
     places = {"ledger": own} | in_mlflow(uri) | in_optuna(folder) | on_pages(reader)
     places |= by_commands(call, tmp_path)
     for place, times in places.items():
         assert times == pytest.approx(EXPECTED), place
-    (total,) = find_leaders(uri, study="study").totals.values()
+    (total,) = find_leaders(Store(uri), Query(study="study")).totals.values()
     assert total.tuning_cost_s == pytest.approx(sum(EXPECTED.values()))
 
 
@@ -176,7 +176,7 @@ def test_who_watched_a_study_before_its_end_sees_the_corrected_times(tmp_path: P
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     session = Session(tmp_path / "study", uri)
     session.run()
-    reader = StudyReader(uri, "study")
+    reader = StudyReader(Store(uri), "study")
     assert len(reader.read().trials) == len(RECORDS)
     session.correct()
     session.tracker.trials_reclocked(list(EXPECTED))

@@ -6,7 +6,7 @@ from helpers.making import make_record, make_run
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.study.file import StudyFile, load_study
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.trial import make_record as record_of
@@ -56,7 +56,7 @@ def trial_of(study: StudyFile, trial_id: str, status: Status) -> TrialRecord:
 def uri(tmp_path: Path, study: StudyFile) -> str:
     """A store with a study `old`: a trial that met its target, one that failed, a stranger."""
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tracker = Tracker(open_store(uri), study="old", study_tags={}, linger_s=0.02)
+    tracker = Tracker(Store(uri), study="old", study_tags={}, linger_s=0.02)
     tracker.trial_finished(record=trial_of(study, "t0000", Status.REACHED))
     tracker.trial_finished(record=trial_of(study, "t0001", Status.FAILED))
     tracker.trial_finished(record=make_record("t0002", study="old"))
@@ -66,7 +66,7 @@ def uri(tmp_path: Path, study: StudyFile) -> str:
 
 def test_unknown_study_and_the_own_one_are_refused(study: StudyFile, uri: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        refuse_unknown_studies(study, study.search.warm_start, uri=uri)
+        refuse_unknown_studies(study, study.search.warm_start, Store(uri))
     own, unknown = caught.value.problems
     assert (own.given, unknown.given) == ('"warm"', '"olt"')
     assert unknown.hint == "Did you mean `old`?"
@@ -74,7 +74,7 @@ def test_unknown_study_and_the_own_one_are_refused(study: StudyFile, uri: str) -
 
 def test_trials_come_from_mlflow_with_their_curves(study: StudyFile, uri: str) -> None:
     machine = Machine("cpu (1 threads, test)", "none")
-    found = read_earlier(study, "old", uri=uri, data_hash="data", machine=machine)
+    found = read_earlier(study, "old", Store(uri), data_hash="data", machine=machine)
     (trial,) = found.trials
     assert trial.outcome.curve.metric.tolist() == [0.95]
     assert describe("old", *found) == (
@@ -86,13 +86,13 @@ def test_trials_come_from_mlflow_with_their_curves(study: StudyFile, uri: str) -
 
 def test_auto_takes_what_is_of_this_task_and_what_is_related(study: StudyFile, uri: str) -> None:
     """Of other data and the same network recipes are read; this study itself is left out."""
-    tracker = Tracker(open_store(uri), study="warm", study_tags={}, linger_s=0.02)
+    tracker = Tracker(Store(uri), study="warm", study_tags={}, linger_s=0.02)
     tracker.trial_finished(record=trial_of(study, "t0000", Status.REACHED))
     assert tracker.close(timeout_s=30) == ()
     machine = Machine("cpu (1 threads, test)", "none")
-    same = read_related(study, uri, "data", machine)
+    same = read_related(study, Store(uri), "data", machine)
     assert [trial.task for trial in same["old"].trials] == [""] and set(same) == {"old"}
-    (other,) = read_related(study, uri, "other data", machine)["old"].trials
+    (other,) = read_related(study, Store(uri), "other data", machine)["old"].trials
     assert (other.task, other.params) == ("old", {"optimizer.sgd.lr": 0.1, "epochs": 2})
     said = describe("old", (other,), {"another network and other data": 2})
     assert said == "warm start: the best recipes of old first, by 1 of its 3 trials"

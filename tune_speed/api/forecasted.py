@@ -17,6 +17,7 @@ from tune_speed.core.text import chance_text, counted, duration
 from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.reporting.watch.status import glance
 from tune_speed.study.settings import parse_duration_s
+from tune_speed.tracking.store.store import Store
 
 SHARES = (0.25, 0.5, 1.0, 2.0)
 """Of the budget left, for which there is a forecast."""
@@ -60,14 +61,14 @@ class Forecasted(Shown):
     @classmethod
     def of(
         cls,
-        uri: str,
+        store: Store,
         study: str,
         *,
         target: float | None = None,
         time_budget: str | float | None = None,
     ) -> "Forecasted":
         """Returns a study's forecast; `time_budget` is from now on. Raises: a TuneSpeedError."""
-        seen = glance(StudyReader(uri, study).read(with_boards=False))
+        seen = glance(StudyReader(store, study).read(with_boards=False))
         parts = seen.parts[:1]
         if target is not None and any(part.target.seeks_best for part in parts):
             raise ConfigError(f"--target must be left out: {study} seeks {parts[0].target.words}.")

@@ -21,17 +21,16 @@ import pandas as pd
 from tune_speed.core.config import Config, descriptions, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Evaluation, Status
-from tune_speed.reporting.leaderboard.queries import FIELDS, Choice, find_boards
+from tune_speed.reporting.leaderboard.queries import FIELDS, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.trials.text import Trial, machine_row
 from tune_speed.runtime.atomic_file import write_file
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
 from tune_speed.tracking.columns import TrialColumns, columns_of, type_of
-from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader.matching import Query, find_matching
-from tune_speed.tracking.reader.queries import find_trial
+from tune_speed.tracking.filter.where import where_of
+from tune_speed.tracking.reader.queries import Query, by_board, find_trial, find_trials
 from tune_speed.tracking.reader.studies import StudySummary, list_studies
-from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
+from tune_speed.tracking.store.store import Store
 
 # `Int64` and not `int64`, which has no missing value: pandas would make floats of the whole column.
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "float64", "bool"
@@ -117,10 +116,10 @@ class Results:
 
     def __init__(self, uri: str | None = None) -> None:
         """Takes a store's address; None: $MLFLOW_TRACKING_URI, else `./mlflow.db`."""
-        self._uri = tracking_uri(uri)
+        self._store = Store(uri)
 
     def __repr__(self) -> str:
-        return f"Results({strip_secrets(self._uri)!r})"
+        return f"Results({str(self._store)!r})"
 
     @_documented
     def best(
@@ -159,16 +158,14 @@ class Results:
             raise ConfigError(f"sort must be one of time, {', '.join(FIELDS)}, but got {sort!r}.")
         if n < 1:
             raise ConfigError(f"n must be 1 or more, but got {n}.")
-        choice = Choice(
-            uri=self._uri,
+        query = Query(
             study=study,
             workload=workload,
             device=device,
             kind=_known_kind(kind),
-            where=None if where is None else parse_where(where),
-            target=target,
+            where=where_of(where),
         )
-        boards = find_boards(choice, top=n, order=sort)
+        boards = find_boards(self._store, query, target=target, top=n, order=sort)
         rows = [(board, row) for board in boards for row in board.rows if row.rank is not None]
         fixed = [{**board.model_dump(), **row.model_dump()} for board, row in rows]
         return _frame(fixed, COLUMNS["best"], more={"params": [row.params for _, row in rows]})
@@ -176,7 +173,7 @@ class Results:
     @_documented
     def studies(self) -> pd.DataFrame:
         """Returns the studies, one a row, the latest active first. Raises: ServiceError."""
-        return _frame(map(_study_row, list_studies(self._uri)), COLUMNS["studies"])
+        return _frame(map(_study_row, list_studies(self._store)), COLUMNS["studies"])
 
     @_documented
     def trials(
@@ -186,8 +183,8 @@ class Results:
 
         `where` filters: `status=missed and lr>0.1`. Raises: ConfigError, ServiceError.
         """
-        chosen = parse_where(where) if where is not None else None
-        found = find_matching(self._uri, chosen, Query(study=study, kind=_known_kind(kind)))
+        query = Query(study=study, kind=_known_kind(kind), where=where_of(where))
+        found = by_board(find_trials(self._store, query))
         return trials_frame((trial.run_id, trial.record) for trial in found)
 
     @_documented
@@ -199,7 +196,7 @@ class Results:
         """
         # A text is an iterable of characters.
         names = [run] if isinstance(run, str) else run
-        found = [find_trial(self._uri, name) for name in names]
+        found = [find_trial(self._store, name) for name in names]
         rows = [
             {
                 "run_id": trial.run_id,

@@ -23,7 +23,6 @@ from tune_speed.reporting.trials.text import counts, next_steps
 from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import CertifyConfig
 from tune_speed.study.yaml import parse_yaml
-from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.tracking.writer.tracker import names_of
 from tune_speed.tuning import search as studies
 from tune_speed.tuning.admission import Start
@@ -69,7 +68,7 @@ class Study(Shown):
     @property
     def uri(self) -> str:
         """Address of the MLflow store, without its password."""
-        return strip_secrets(self.result.uri)
+        return str(self.result.store)
 
     @property
     def was_stopped(self) -> bool:
@@ -122,7 +121,7 @@ class Study(Shown):
         """Returns the store that the trials are in: `study.results().trials(study.name)`."""
         from tune_speed.api.results import Results
 
-        return Results(self.result.uri)
+        return Results(self.result.store.uri)
 
     def certify(self, **options: Any) -> "Certified":
         """Runs the fastest again with fresh seeds: `tune_speed.certify(self, **options)`."""
@@ -141,7 +140,7 @@ class Study(Shown):
         """
         from tune_speed.api.forecasted import Forecasted
 
-        return Forecasted.of(self.result.uri, self.name, target=target, time_budget=time_budget)
+        return Forecasted.of(self.result.store, self.name, target=target, time_budget=time_budget)
 
     def __repr__(self) -> str:
         best = self.recommended

@@ -148,12 +148,11 @@ def _ray() -> tuple[bool, str]:
 
 
 def _mlflow() -> tuple[bool, str]:
-    from tune_speed.tracking.store.store import open_store
-    from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
+    from tune_speed.tracking.store.store import Store
 
-    uri = tracking_uri()
-    open_store(uri)
-    return True, strip_secrets(uri)
+    store = Store()
+    store.create()
+    return True, str(store)
 
 
 def _leftovers() -> tuple[bool, str]:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tune_speed.reporting.leaderboard.history import RecordHeld
-    from tune_speed.reporting.leaderboard.queries import Choice
     from tune_speed.reporting.leaderboard.ranking import Board
 
 BoardFormat = Literal["table", "json", "csv", "markdown", "html"]
@@ -67,11 +66,14 @@ def best(
     Example: tune-speed best --study digits_quickstart --export train.py
     """
     from tune_speed.reporting.leaderboard.queries import find_boards
+    from tune_speed.tracking.filter.where import where_of
+    from tune_speed.tracking.reader.queries import Query
+    from tune_speed.tracking.store.store import Store
 
     common.check_export(export, format_)
-    only = {"study": study, "workload": workload, "device": device, "kind": kind, "target": target}
-    choice = _choice(where, **only)
-    boards = find_boards(choice, top=top, order=sort)
+    only = where_of(where)
+    query = Query(study=study, workload=workload, device=device, kind=kind, where=only)
+    boards = find_boards(Store(), query, target=target, top=top, order=sort)
     shown = _boards_in("json" if as_json else "table", boards)
     common.show_parts([shown], piped_width=common.BOARD_WIDTH)
     if export is not None:
@@ -116,9 +118,13 @@ def leaderboard(
     Example: tune-speed leaderboard --workload digits --format markdown
     """
     from tune_speed.reporting.leaderboard.queries import find_boards, find_history
+    from tune_speed.tracking.filter.where import where_of
+    from tune_speed.tracking.reader.queries import Query
+    from tune_speed.tracking.store.store import Store
 
-    only = {"study": study, "workload": workload, "device": device, "kind": kind, "target": target}
-    choice = _choice(where, **only)
+    store = Store()
+    only = where_of(where)
+    query = Query(study=study, workload=workload, device=device, kind=kind, where=only)
     form = "json" if as_json else format_
     if history:
         against = {
@@ -129,23 +135,14 @@ def leaderboard(
         }
         for must in (must for must, is_given in against.items() if is_given):
             raise ConfigError(f"--history must be {must}.")
-        shown = _history_in(form, find_history(choice, top=top))
+        shown = _history_in(form, find_history(store, query, target=target, top=top))
     else:
-        boards = find_boards(choice, top=top, with_misses=misses, best_of=best_of, order=sort)
-        shown = _boards_in(form, boards)
+        how: dict[str, Any] = {"with_misses": misses, "best_of": best_of, "order": sort}
+        shown = _boards_in(form, find_boards(store, query, target=target, top=top, **how))
     if out is None:
         common.show_parts([shown], piped_width=common.BOARD_WIDTH)
         return
     common.write_shown(out, shown)
-
-
-def _choice(where: str | None, **only: Any) -> "Choice":
-    from tune_speed.reporting.leaderboard.queries import Choice
-    from tune_speed.tracking.filter.where import parse_where
-    from tune_speed.tracking.store.uri import tracking_uri
-
-    parsed = None if where is None else parse_where(where)
-    return Choice(uri=tracking_uri(), where=parsed, **only)
 
 
 def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableType":
@@ -179,8 +176,8 @@ def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | Renderabl
 def _export(boards: list["Board"], path: Path, form: common.RecipeFormat | None) -> None:
     from tune_speed.core.comparability import board_key
     from tune_speed.tracking.reader.leaders import find_leaders
-    from tune_speed.tracking.reader.queries import find_trial
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.reader.queries import Query, find_trial
+    from tune_speed.tracking.store.store import Store
 
     with_rows = [board for board in boards if board.rows and board.rows[0].rank is not None]
     # What is certified is known better than what a search found.
@@ -199,9 +196,10 @@ def _export(boards: list["Board"], path: Path, form: common.RecipeFormat | None)
     # Of a search, what is recommended: its fastest run was lucky.
     name = row.run_id if best is None else f"{best.study}/{best.trial_id}"
     assert name is not None
-    found = find_trial(tracking_uri(), name)
+    store = Store()
+    found = find_trial(store, name)
     record, run_id = found.record, found.run_id
     # --where may leave out trials of the search, but its cost counts all of them.
-    totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
+    totals = find_leaders(store, Query(study=record.study), top=1).study_totals
     search = totals.get((board_key(record)._replace(kind="estimate"), record.study))
     common.write_recipe(path, record, run_id=run_id, form=form, search=search, known=best)

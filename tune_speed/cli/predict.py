@@ -71,12 +71,11 @@ def export(
 
     saved, done = SavedModel.read(model, torch.device("cpu")), dict[str, str | float]()
     if register is not None:
-        from tune_speed.tracking.store.store import open_store
-        from tune_speed.tracking.store.uri import tracking_uri
+        from tune_speed.tracking.store.store import Store
         from tune_speed.tracking.writer import models
 
-        client = open_store(tracking_uri())
-        done["registered"] = models.register(client, saved.log(client, run_id=None), register)
+        store = Store()
+        done["registered"] = models.register(store, saved.log(store, run_id=None), register)
     if onnx is not None:
         from tune_speed.experiments.exports.onnx_graph import write_onnx
 

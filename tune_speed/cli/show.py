@@ -116,16 +116,16 @@ def show(
     """
     from tune_speed.reporting.trials.text import describe
     from tune_speed.tracking.notes import NO_NOTE, notes_of, trial_key
-    from tune_speed.tracking.reader.queries import find_trial, run_url, ui_command
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.reader.queries import find_trial
+    from tune_speed.tracking.store.store import Store
 
     common.check_export(export, format_)
-    uri = tracking_uri()
-    tracked = find_trial(uri, run_id)
+    store = Store()
+    tracked = find_trial(store, run_id)
     record = tracked.record
     key = trial_key(record.trial_id, record.kind)
-    note = notes_of(uri, tracked.experiment_id).get(key, NO_NOTE)
-    url, command = run_url(uri, tracked), ui_command(uri)
+    note = notes_of(store, tracked.experiment_id).get(key, NO_NOTE)
+    url, command = store.page(tracked.experiment_id, tracked.run_id), store.ui_command
     if as_json:
         from tune_speed.core.words import IN_WORDS
 
@@ -177,11 +177,11 @@ def compare(
     """
     from tune_speed.reporting.trials.comparison import compare_records
     from tune_speed.tracking.reader.queries import find_trial
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.store.store import Store
 
-    uri = tracking_uri()
+    store = Store()
     # By run id: one result may be given twice, as its id and as STUDY/TRIAL.
-    found = list({trial.run_id: trial for trial in (find_trial(uri, n) for n in runs)}.values())
+    found = list({trial.run_id: trial for trial in (find_trial(store, n) for n in runs)}.values())
     if len(found) == 1 and not with_paper:
         raise ConfigError(
             f"compare must have two different results or more, but got {', '.join(runs)}. Name"
@@ -249,7 +249,7 @@ def _field_rows() -> list[dict[str, Any]]:
 def _study_rows() -> list[dict[str, Any]]:
     from tune_speed.core.records import Status
     from tune_speed.tracking.reader.studies import list_studies
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.store.store import Store
 
     return [
         {
@@ -263,7 +263,7 @@ def _study_rows() -> list[dict[str, Any]]:
             "last_activity": study.last_activity,
             "is_running": study.is_running,
         }
-        for study in list_studies(tracking_uri())
+        for study in list_studies(Store())
     ]
 
 
@@ -280,19 +280,18 @@ def _print_trials(
         raise ConfigError("--format parquet must go with --out FILE.")
     from tune_speed.core.comparability import board_key
     from tune_speed.reporting.trials import text
-    from tune_speed.tracking.filter.where import parse_where
+    from tune_speed.tracking.filter.where import where_of
     from tune_speed.tracking.notes import read_notes
-    from tune_speed.tracking.reader.matching import Query, find_matching
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.reader.queries import Query, by_board, find_trials
+    from tune_speed.tracking.store.store import Store
 
-    chosen = None if where is None else parse_where(where)
-    uri = tracking_uri()
-    found = find_matching(uri, chosen, Query(study=study))
-    boards = groupby(found, key=lambda trial: board_key(trial.record))
+    store = Store()
+    found = find_trials(store, Query(study=study, where=where_of(where)))
+    boards = groupby(by_board(found), key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
     if form == "table":
-        notes = [f"{study}/{key}: {note}" for key, note in read_notes(uri, study).items()]
+        notes = [f"{study}/{key}: {note}" for key, note in read_notes(store, study).items()]
         parts = [text.as_renderable(shown), *(["\n".join(notes)] if notes else [])]
         common.show_parts(parts) if out is None else common.write_shown(out, parts[0])
     elif form == "parquet" and out is not None:

@@ -131,16 +131,16 @@ def note(
     Example: tune-speed note digits_quickstart/t0007 'plateaus early' --star
     """
     from tune_speed.tracking.notes import read_notes, write_note
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.store.store import Store
 
-    uri = tracking_uri()
+    store = Store()
     if text is not None or star is not None:
-        name, said = write_note(uri, trial, text=text, star=star)
+        name, said = write_note(store, trial, text=text, star=star)
         notes = {name: said}
     elif "/" in trial:
         raise ConfigError("a note on a trial must have a text or --star; `show` shows what it has.")
     else:
-        notes = {f"{trial}/{key}": said for key, said in read_notes(uri, trial).items()}
+        notes = {f"{trial}/{key}": said for key, said in read_notes(store, trial).items()}
     if as_json:
         common.say_json({name: said._asdict() for name, said in notes.items()})
         return
@@ -164,11 +164,11 @@ def delete(
     from tune_speed.study.schema import check_study_name
     from tune_speed.tracking.notes import discard_study
     from tune_speed.tracking.reader.studies import list_studies
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.store.store import Store
 
     check_study_name(study)
-    uri, folder = tracking_uri(), studies_folder() / study
-    studies = {each.name: each for each in list_studies(uri)}
+    store, folder = Store(), studies_folder() / study
+    studies = {each.name: each for each in list_studies(store)}
     found = studies.get(study)
     if found is None and not folder.is_dir() and not folder.is_symlink():
         near = did_you_mean(study, studies) or "."
@@ -185,7 +185,7 @@ def delete(
         raise typer.Exit(common.NOT_REACHED)
     _refuse_while_used(folder)
     # The store first: the study can still be resumed from its folder if that fails.
-    trash = discard_study(uri, found.experiment_id, study) if found else None
+    trash = discard_study(store, found.experiment_id, study) if found else None
     _remove(folder)
     if as_json:
         common.say_json({"study": study, "trials": trials, "in_mlflow_trash": trash})

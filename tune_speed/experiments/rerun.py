@@ -39,9 +39,9 @@ def load_rerun(source: str, *, overrides: Sequence[str], check_data: bool) -> Re
     if is_file(source) or not _RUN_ID.fullmatch(source):
         return load_recipe(source, overrides=overrides, check_data=check_data)
     from tune_speed.tracking.reader.queries import find_trial
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.store.store import Store
 
-    tracked = find_trial(tracking_uri(), source)
+    tracked = find_trial(Store(), source)
     text = recipe_yaml(tracked.record, run_id=tracked.run_id)
     return parse_recipe(text, file=f"run {source}", overrides=overrides, check_data=check_data)
 

@@ -5,7 +5,7 @@ from tune_speed.core.lazy import lazy_names
 _NAMES = {
     "figures": ("FIGURES", "draw_png", "draw_svg"),
     "leaderboard.history": ("record_history",),
-    "leaderboard.queries": ("Choice", "find_boards"),
+    "leaderboard.queries": ("find_boards",),
     "leaderboard.ranking": ("Board", "Row", "make_boards"),
     "page.site": ("boards_page", "study_page"),
     "study.reader": ("read_study",),

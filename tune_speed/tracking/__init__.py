@@ -6,11 +6,10 @@ Nothing but this package imports MLflow, and only on first use.
 from tune_speed.core.lazy import lazy_names
 
 _NAMES = {
-    "reader.queries": ("TrackedTrial", "find_trial", "find_trials", "run_url", "ui_command"),
-    "reader.studies": ("StudySummary", "list_studies"),
-    "store.store": ("open_store",),
-    "store.uri": ("strip_secrets", "tracking_uri"),
-    "writer.tracker": ("Tracker", "Undelivered"),
+    "reader.queries": ("Query", "find_trial", "find_trials"),
+    "reader.studies": ("list_studies",),
+    "store.store": ("Store",),
+    "writer.tracker": ("Tracker",),
 }
 
 __all__ = [name for names in _NAMES.values() for name in names]

@@ -1,14 +1,12 @@
 """What people change on record: notes and stars of trials, a study that goes to the trash."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.queries import experiments_of, find_trial
-from tune_speed.tracking.store.errors import errors_of
-from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.store import Store
 
 NOTE, STAR = f"{schema.PREFIX}note.", f"{schema.PREFIX}star."
 """Begin tags of a study's experiment that end in `trial_key`."""
@@ -33,28 +31,23 @@ def trial_key(trial_id: str, kind: str) -> str:
     return trial_id if kind == "estimate" else f"{trial_id}.{kind}"
 
 
-def notes_in(tags: Mapping[str, str]) -> dict[str, Note]:
+def notes_of(store: Store, experiment_id: str) -> dict[str, Note]:
+    """Returns the notes by `trial_key` of the study with this id. Raises: ServiceError."""
+    tags = store.call(lambda client: client.get_experiment(experiment_id)).tags
     keys = {name.removeprefix(p) for name in tags for p in (NOTE, STAR) if name.startswith(p)}
     notes = {k: Note(tags.get(NOTE + k, ""), bool(tags.get(STAR + k))) for k in sorted(keys)}
     return {key: note for key, note in notes.items() if note != NO_NOTE}
 
 
-def read_notes(uri: str, study: str) -> dict[str, Note]:
+def read_notes(store: Store, study: str) -> dict[str, Note]:
     """Returns a study's notes by `trial_key`. Raises: ServiceError, ConfigError without study."""
-    client = open_store(uri, create=False)
-    with errors_of(uri):
-        (experiment_id,) = experiments_of(client, uri, study)
-    return notes_of(uri, experiment_id)
+    (experiment_id,) = experiments_of(store, study)
+    return notes_of(store, experiment_id)
 
 
-def notes_of(uri: str, experiment_id: str) -> dict[str, Note]:
-    """Returns the notes of the study with this id, whatever it is called in MLflow by now."""
-    client = open_store(uri, create=False)
-    with errors_of(uri):
-        return notes_in(client.get_experiment(experiment_id).tags)
-
-
-def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> tuple[str, Note]:
+def write_note(
+    store: Store, trial: str, *, text: str | None, star: bool | None
+) -> tuple[str, Note]:
     """Changes what is said of a trial (None: as it was); returns it as `study/trial` with its note.
 
     Raises: ConfigError if there is no such trial or the text is too long; ServiceError.
@@ -62,28 +55,28 @@ def write_note(uri: str, trial: str, *, text: str | None, star: bool | None) -> 
     if text is not None and len(text) > MOST_CHARACTERS:
         must = f"must have at most {MOST_CHARACTERS:,} characters"
         raise ConfigError.of("note", must, given=f"{len(text):,}")
-    found = find_trial(uri, trial)
-    client, experiment_id = open_store(uri, create=False), found.experiment_id
+    found = find_trial(store, trial)
     key = trial_key(found.record.trial_id, found.record.kind)
-    with errors_of(uri):
-        # An empty tag: older servers cannot remove one of an experiment.
-        if text is not None:
-            cleaned = schema.clean(text, limit=MOST_CHARACTERS)
-            client.set_experiment_tag(experiment_id, NOTE + key, cleaned)
-        if star is not None:
-            client.set_experiment_tag(experiment_id, STAR + key, "yes" if star else "")
-    return found.name, notes_of(uri, experiment_id).get(key, NO_NOTE)
+    # An empty tag: older servers cannot remove one of an experiment.
+    tags = {} if star is None else {STAR + key: "yes" if star else ""}
+    if text is not None:
+        tags[NOTE + key] = schema.clean(text, limit=MOST_CHARACTERS)
+
+    def write(client: Any) -> None:
+        for name, value in tags.items():
+            client.set_experiment_tag(found.experiment_id, name, value)
+
+    store.call(write)
+    return found.name, notes_of(store, found.experiment_id).get(key, NO_NOTE)
 
 
-def discard_study(uri: str, experiment_id: str, study: str) -> str:
+def discard_study(store: Store, experiment_id: str, study: str) -> str:
     """Moves a study to MLflow's trash, from where `mlflow experiments restore` brings it back.
 
     Returns its name there. Raises: ServiceError if the store does not answer.
     """
-    client = open_store(uri, create=False)
     # MLflow keeps the names of what is in its trash taken.
     name = f"{study} (deleted {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ})"
-    with errors_of(uri):
-        client.rename_experiment(experiment_id, name)
-        client.delete_experiment(experiment_id)
+    store.call(lambda client: client.rename_experiment(experiment_id, name))
+    store.call(lambda client: client.delete_experiment(experiment_id))
     return name

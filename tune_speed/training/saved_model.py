@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from tune_speed.data.base import EncodedRows, Images
 from tune_speed.data.loaders.resident import Showing, View
 from tune_speed.data.split import Splits
 from tune_speed.runtime.atomic_file import write_atomically
+from tune_speed.tracking.store.store import Store
 from tune_speed.training.build import Job, build_model, normalisation_of, view_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import AUTOCAST_DTYPES
@@ -246,11 +247,11 @@ class SavedModel(nn.Module):
         (height, width, channels), side = self.facts.shape, self.facts.eval_size
         return channels, side or height, side or width
 
-    def log(self, client: Any, *, run_id: str | None) -> str:
+    def log(self, store: Store, *, run_id: str | None) -> str:
         """Logs it in MLflow, see `log_model`."""
         from tune_speed.tracking.writer.models import Card, log_model
 
         of = self.facts
         score = f"{of.metric} {of.value:.4f}"
         card = Card(score, of.part, self.window_shape, len(of.class_names))
-        return log_model(client, self, card, run_id=run_id)
+        return log_model(store, self, card, run_id=run_id)

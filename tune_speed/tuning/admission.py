@@ -28,7 +28,7 @@ from tune_speed.study.file import StudyFile
 from tune_speed.study.mistake import left_mistakes
 from tune_speed.study.yaml import dump_yaml, read_yaml
 from tune_speed.tracking.reader.queries import find_search
-from tune_speed.tracking.store.uri import tracking_uri
+from tune_speed.tracking.store.store import Store
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import Ledger, advice
 from tune_speed.tuning.driver.requests import Set, accepted
@@ -59,7 +59,7 @@ class Admitted(NamedTuple):
 
     study: StudyFile
     folder: Path
-    uri: str
+    store: Store
     workload_hash: str
     """Of the workload with its data."""
     data: "PreparedWorkload | None"
@@ -70,9 +70,9 @@ def admitted(study: StudyFile, start: Start, say: Say, on_progress: OnProgress) 
     """Prepares data and place. Raises: ConfigError, DataError, ServiceError, StorageError."""
     study = replace(study, workload=study.workload.located())
     own_prices()  # Refuses a file that boards could not read.
-    folder, uri = studies_folder() / study.name, tracking_uri()
+    folder, store = studies_folder() / study.name, Store()
     _refuse_full_disk(folder)
-    refuse_throw_away(folder, uri)
+    refuse_throw_away(folder, store)
     data = None
     if isinstance(study.workload, Workload):
         data = prepare_workload(study.workload, download=start.download, on_progress=on_progress)
@@ -81,7 +81,7 @@ def admitted(study: StudyFile, start: Start, say: Say, on_progress: OnProgress) 
             say(line)
     else:
         workload_hash = study.workload.identity()
-    found = Admitted(study, folder, uri, workload_hash, data)
+    found = Admitted(study, folder, store, workload_hash, data)
     if start.from_mlflow:
         number = rebuild(found)
         say(f"rebuilt the ledger from MLflow: {counted(number, 'finished trial')}")
@@ -136,7 +136,7 @@ def rebuild(admitted: Admitted) -> int:
                 f" is there, with {counted(len(lost.records), 'finished trial')} (in {folder})."
                 " Leave it out."
             )
-        found = find_search(admitted.uri, study.name)
+        found = find_search(admitted.store, study.name)
         header = found.header | {"study": study.name, "tune_speed": __version__}
         place = f"run {found.run_id}"
         _refuse_other(
@@ -264,9 +264,9 @@ def _write_study(folder: Path, study: StudyFile) -> None:
     replace_text(folder / STUDY_FILE, redact(dump_yaml(study.tree)))
 
 
-def refuse_throw_away(folder: Path, uri: str) -> None:
+def refuse_throw_away(folder: Path, store: Store) -> None:
     """Raises a ConfigError if a study's files or results would be deleted with a Ray job."""
-    places = {"TUNE_SPEED_STUDIES": str(folder), "MLFLOW_TRACKING_URI": uri}
+    places = {"TUNE_SPEED_STUDIES": str(folder), "MLFLOW_TRACKING_URI": store.uri}
     lost = [name for name, place in places.items() if WORKING_DIRS in place]
     if lost:
         raise ConfigError(

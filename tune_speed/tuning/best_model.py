@@ -16,8 +16,7 @@ from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import switch
-from tune_speed.tracking.store.errors import errors_of
-from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.store import Store
 from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.tracking.writer.models import MODEL, forget_others, run_of_trial
 from tune_speed.tuning.driver.trial_files import weights_file
@@ -28,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def log_best_model(
-    client: Any, *, records: Iterable[TrialRecord], folder: Path, parent_id: str
+    store: Store, *, records: Iterable[TrialRecord], folder: Path, parent_id: str
 ) -> str:
     best = fastest(records)
     if best is None:
@@ -36,24 +35,21 @@ def log_best_model(
     if best.is_own_loop:
         return "no model is logged: a training function's models are its own affair"
     no_model = f"the model of {best.trial_id} is not logged"
-    with errors_of(client.tracking_uri):
-        run = run_of_trial(client, parent_id, best.trial_id)
-        if run is None:
-            return (
-                f"{no_model}: MLflow has not taken the trial yet; {switch('resume')} delivers both"
-            )
-        if MODEL in run.data.tags:
-            return f"the model of {best.trial_id} is logged: {run.data.tags[MODEL]}"
-        weights = weights_file(folder, best.trial_id)
-        if not weights.is_file():
-            return (
-                f"{no_model}: its weights must be in {weights}, but are not. The trial ran before"
-                " log_model was set, or on a node that does not share this folder"
-            )
-        found = _log_in_subprocess(str(client.tracking_uri), run.info.run_id, best, weights)
-        if "uri" not in found:
-            return f"{no_model}: {found['error']}"
-        forget_others(client, parent_id, but=run.info.run_id)
+    run = run_of_trial(store, parent_id, best.trial_id)
+    if run is None:
+        return f"{no_model}: MLflow has not taken the trial yet; {switch('resume')} delivers both"
+    if MODEL in run.data.tags:
+        return f"the model of {best.trial_id} is logged: {run.data.tags[MODEL]}"
+    weights = weights_file(folder, best.trial_id)
+    if not weights.is_file():
+        return (
+            f"{no_model}: its weights must be in {weights}, but are not. The trial ran before"
+            " log_model was set, or on a node that does not share this folder"
+        )
+    found = _log_in_subprocess(store, run.info.run_id, best, weights)
+    if "uri" not in found:
+        return f"{no_model}: {found['error']}"
+    forget_others(store, parent_id, but=run.info.run_id)
     weights.unlink(missing_ok=True)
     return f"the model of {best.trial_id} is logged: {found['uri']}"
 
@@ -70,7 +66,7 @@ def main() -> None:
     try:
         set_up_process(device, cpu_threads=request["cpu_threads"])
         saved = SavedModel.read(Path(request["weights"]), device)
-        answer = {"uri": saved.log(open_store(request["uri"]), run_id=request["run_id"])}
+        answer = {"uri": saved.log(Store(request["uri"]), run_id=request["run_id"])}
     except Exception as error:  # Such as torch's, if it cannot draw the network's graph.
         traceback.print_exc()
         lines = str(error).strip().splitlines() or ["no message"]
@@ -78,9 +74,11 @@ def main() -> None:
     print(json.dumps(answer))
 
 
-def _log_in_subprocess(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict[str, Any]:
+def _log_in_subprocess(
+    store: Store, run_id: str, record: TrialRecord, weights: Path
+) -> dict[str, Any]:
     request = {
-        "uri": uri,
+        "uri": store.uri,
         "run_id": run_id,
         "cpu_threads": record.cpu_threads,
         "weights": str(weights),

@@ -4,7 +4,7 @@ import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import TuneSpeedError
@@ -16,6 +16,7 @@ from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
 from tune_speed.study.parameter import at_ends
 from tune_speed.tracking.reader.studies import find_step_times
+from tune_speed.tracking.store.store import Store
 from tune_speed.tracking.writer.tracker import DELIVERY_S, Tracker, Undelivered
 from tune_speed.training.trial import Allotment
 from tune_speed.tuning import admission
@@ -60,7 +61,7 @@ class SearchResult(NamedTuple):
     records: tuple[TrialRecord, ...]
     boards: tuple[Board, ...]
     folder: Path
-    uri: str
+    store: Store
     undelivered: tuple[Undelivered, ...]
     """Finished trials that MLflow could not take; the ledger has them."""
     was_stopped: bool
@@ -85,21 +86,19 @@ def search(study: StudyFile, start: Start, screen: Screen) -> SearchResult:
         driving.enter_context(control.driving(admitted.folder))
         admission.admit(ledger, admitted, resume=start.resume)
         opening = connected(admitted, ledger, start.address, screen.line)
-        services = stack.enter_context(opening)
-        return _Search(admitted, ledger, services, screen).run(driving)
+        nodes = stack.enter_context(opening)
+        return _Search(admitted, ledger, nodes, screen).run(driving)
 
 
 class _Search:
     """A search whose ledger has begun, with what writes down, shows and steers what it does."""
 
-    def __init__(
-        self, admitted: Admitted, ledger: Ledger, services: tuple[Any, "Nodes"], screen: Screen
-    ) -> None:
+    def __init__(self, admitted: Admitted, ledger: Ledger, nodes: "Nodes", screen: Screen) -> None:
         from tune_speed.tuning.driver.optuna_journal import OptunaJournal
         from tune_speed.tuning.ray.concurrency import packed
 
-        self._ledger, self._screen, self._uri = ledger, screen, admitted.uri
-        self._client, self._nodes = services
+        self._ledger, self._screen, self._store = ledger, screen, admitted.store
+        self._nodes = nodes
         study, packing = packed(
             admitted.study, self._nodes, folder=ledger.folder, on_line=screen.line
         )
@@ -117,7 +116,7 @@ class _Search:
             self._notes.append(f"the ledger lacks the proposals of {names}: taken from records")
         self._notes += steering.standing(ledger.answers.values(), study, self._study)
         self._tracker = Tracker(
-            self._client,
+            self._store,
             study=study.name,
             study_tags=tags_of(study, admitted.workload_hash, packing),
             search_id=search_id,
@@ -146,7 +145,7 @@ class _Search:
             records=tuple(records.values()),
             boards=boards,
             folder=self._ledger.folder,
-            uri=self._uri,
+            store=self._store,
             undelivered=undelivered,
             was_stopped=was_stopped,
             favourites=favourites,
@@ -161,7 +160,7 @@ class _Search:
             ledger=self._ledger,
             allotment=_allotment(self._study, self._nodes),
             observers=observers,
-            step_times=find_step_times(self._client, uri=self._uri),
+            step_times=find_step_times(self._store),
         )
         self._view = self._screen.view(self._controller)
         observers.append(self._view)
@@ -262,7 +261,7 @@ class _Search:
         records, folder = self._ledger.records.values(), self._ledger.folder
         run_id = self._tracker.run_id
         try:
-            return log_best_model(self._client, records=records, folder=folder, parent_id=run_id)
+            return log_best_model(self._store, records=records, folder=folder, parent_id=run_id)
         except TuneSpeedError as error:  # The search is over and its results are saved.
             return f"no model is logged: {error}"
         except KeyboardInterrupt:

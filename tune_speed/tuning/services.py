@@ -21,11 +21,10 @@ from tune_speed.core.text import counted
 from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import PriorFile, SearchConfig
 from tune_speed.study.validation import most_devices
-from tune_speed.tracking.reader.queries import find_trials, study_names
+from tune_speed.tracking.reader.queries import Query, find_trials
 from tune_speed.tracking.reader.studies import list_studies
-from tune_speed.tracking.store.errors import begun, errors_of
-from tune_speed.tracking.store.store import open_store, refuse_deleted
-from tune_speed.tracking.store.uri import strip_secrets
+from tune_speed.tracking.store.opening import begun
+from tune_speed.tracking.store.store import Store
 from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.training.trial import utc_now
 from tune_speed.training.workload import Workload
@@ -50,24 +49,24 @@ if TYPE_CHECKING:  # Ray takes a second to import.
 @contextmanager
 def connected(
     admitted: Admitted, ledger: Ledger, address: str | None, on_line: Callable[[str], None]
-) -> Iterator[tuple[Any, "Nodes"]]:
+) -> Iterator["Nodes"]:
     """Opens MLflow and Ray, checks networks. Raises: ConfigError, ServiceError, StorageError."""
     study = admitted.study
     on_line("starting Ray …" if address is None else f"joining Ray at {address} …")
     pin, check = pinned_device(ledger), Precheck(study, admitted.data)
     try:
-        with store_and_ray(study, uri=admitted.uri, address=address, pin=pin) as (client, nodes):
+        with store_and_ray(study, admitted.store, address=address, pin=pin) as nodes:
             check.refuse_misfits()
             nodes.settle()
-            yield client, nodes
+            yield nodes
     finally:
         check.cancel()
 
 
 @contextmanager
 def store_and_ray(
-    study: StudyFile, *, uri: str, address: str | None, pin: str | None
-) -> Iterator[tuple[Any, "Nodes"]]:
+    study: StudyFile, store: Store, *, address: str | None, pin: str | None
+) -> Iterator["Nodes"]:
     # Ray reads it on import: its processes have 30 s to start by default, too little when busy.
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
     if address is not None:
@@ -79,24 +78,23 @@ def store_and_ray(
         from tune_speed.tuning.ray import cluster
         from tune_speed.tuning.ray.nodes import Nodes
 
-        store = begun(partial(_store_of, study.name, uri))
+        opened = begun(partial(_open, store, study.name))
         # Imports of the first proposal, while Ray's own processes start.
         policies = begun(partial(importlib.import_module, "tune_speed.tuning.policies"))
         devices = most_devices(study.space) if study.loop is None else 1
         if is_local:
-            store()  # Where this refuses, Ray is not waited for.
+            opened()  # Where this refuses, Ray is not waited for.
         stack.enter_context(cluster.connected(address, resources=resources, devices=devices))
-        client, _ = store(), policies()
+        opened()
+        policies()
         seen = studies_folder() / study.name / "ledger.jsonl"
         with Nodes(resources, pin=pin, is_local=is_local, study=seen) as nodes:
-            yield client, nodes
+            yield nodes
 
 
-def _store_of(study: str, uri: str) -> Any:
-    client = open_store(uri)
-    with errors_of(uri):
-        refuse_deleted(client.get_experiment_by_name(study), uri)
-    return client
+def _open(store: Store, study: str) -> None:
+    store.create()
+    store.refuse_deleted(store.call(lambda client: client.get_experiment_by_name(study)))
 
 
 def arguments_of_a_new_search() -> list[str]:
@@ -160,18 +158,18 @@ def read_new(
     """Returns what carries over from studies that the ledger lacks. Raises: ConfigError."""
     if admitted.data is None:
         return {}
-    uri, data_hash = admitted.uri, admitted.data.data_hash
+    store, data_hash = admitted.store, admitted.data.data_hash
     if study.search.warm_start == "auto":
         is_new = not (ledger.proposals or ledger.prior_trials)
-        return read_related(study, uri, data_hash, machine()) if is_new else {}
+        return read_related(study, store, data_hash, machine()) if is_new else {}
     new = [each for each in study.search.warm_start if name_of(each) not in ledger.prior_trials]
     names = [each for each in new if isinstance(each, str)]
     found = {each.name: _imported(study, each) for each in new if isinstance(each, PriorFile)}
     if names:
-        refuse_unknown_studies(study, names, uri=uri)
+        refuse_unknown_studies(study, names, store)
         there = machine()
         for name in names:
-            found[name] = read_earlier(study, name, uri=uri, data_hash=data_hash, machine=there)
+            found[name] = read_earlier(study, name, store, data_hash=data_hash, machine=there)
     return found
 
 
@@ -188,19 +186,20 @@ def _named(warm_start: str | Sequence[str | PriorFile]) -> str:
 
 
 def read_related(
-    study: StudyFile, uri: str, data_hash: str, machine: Machine
+    study: StudyFile, store: Store, data_hash: str, machine: Machine
 ) -> dict[str, CarriedOver]:
     """Returns what the newest other studies of the store say, of the same task or a related one."""
     assert isinstance(study.workload, Workload), "no warm start for a training function"
     ours: Any = {"space": study.space, "workload": study.workload}
-    names = [each.name for each in list_studies(uri) if each.name != study.name]
+    names = [each.name for each in list_studies(store) if each.name != study.name]
     read: dict[str, CarriedOver] = {}
     for name in names[:MOST_RELATED]:
-        found = find_trials(uri, study=name, kind="estimate", limit=MOST_OF_RELATED)
+        query = Query(study=name, kind="estimate", limit=MOST_OF_RELATED)
+        found = find_trials(store, query)
         records = [trial.record for trial in found]
         same = carry_over(records, data_hash=data_hash, machine=machine, **ours)
         if same.trials:  # Once more, with their curves.
-            read[name] = read_earlier(study, name, uri=uri, data_hash=data_hash, machine=machine)
+            read[name] = read_earlier(study, name, store, data_hash=data_hash, machine=machine)
         else:
             read[name] = related_trials(records, name=name, **ours)
     return {name: carried for name, carried in read.items() if carried.trials}
@@ -210,10 +209,10 @@ def name_of(prior: str | PriorFile) -> str:
     return prior if isinstance(prior, str) else prior.name
 
 
-def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) -> None:
+def refuse_unknown_studies(study: StudyFile, names: Sequence[str], store: Store) -> None:
     """Raises: ConfigError if one of `names` is no study in MLflow, or is this one."""
-    known = [name for name in study_names(uri) if name != study.name]
-    must, problems = f"must name other studies of {strip_secrets(uri)}", []
+    known = [name for name in store.studies() if name != study.name]
+    must, problems = f"must name other studies of {store}", []
     for name in [name for name in names if name not in known]:
         near = did_you_mean(name, known).removeprefix("; ")
         hint = near[:1].upper() + near[1:] or "`tune-speed list studies` lists them."
@@ -225,10 +224,10 @@ def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) 
 
 
 def read_earlier(
-    study: StudyFile, name: str, *, uri: str, data_hash: str, machine: Machine
+    study: StudyFile, name: str, store: Store, *, data_hash: str, machine: Machine
 ) -> CarriedOver:
     assert isinstance(study.workload, Workload), "no warm start for a training function"
-    found = find_trials(uri, study=name, kind="estimate", with_curves=True)
+    found = find_trials(store, Query(study=name, kind="estimate"), with_curve=True)
     carried = carry_over(
         (trial.record for trial in found if trial.has_curve),
         space=study.space,

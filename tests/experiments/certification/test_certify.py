@@ -16,7 +16,7 @@ from tune_speed.core.records import NOT_CERTIFIED, Status
 from tune_speed.experiments.certification.certificate import Certificate
 from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 from tune_speed.training.saved_model import read_model
 
 STUDY = TINY_STUDY.replace("value: 0.8", "value: 0.3").replace("trials: 6", "trials: 3")
@@ -185,8 +185,8 @@ def test_ctrl_c_loses_no_run_that_was_done(
 
 def test_a_study_without_a_hit_cannot_be_certified(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tracker = Tracker(open_store(uri), study="study", study_tags={}, linger_s=0.02)
+    tracker = Tracker(Store(uri), study="study", study_tags={}, linger_s=0.02)
     tracker.trial_finished(record=make_record("t0000", Status.MISSED, study="study"))
     assert tracker.close(timeout_s=30) == ()
     with pytest.raises(ConfigError, match="must have a trial that met its target"):
-        find_estimates(uri, "study", None)
+        find_estimates(Store(uri), "study", None)

@@ -9,7 +9,7 @@ from tune_speed.core.records import RunResult, Status
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.certification.schedule import CertificationSchedule
 from tune_speed.study.settings import CertifyConfig
-from tune_speed.tracking.reader.queries import TrackedTrial
+from tune_speed.tracking.reader.tables import TrackedTrial
 
 TARGET = WORKLOAD["target"]["value"]
 

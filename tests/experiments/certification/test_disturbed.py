@@ -25,8 +25,9 @@ from tune_speed.reporting.watch.status import as_dict as status_dict
 from tune_speed.reporting.watch.status import glance
 from tune_speed.runtime.process import busy_text
 from tune_speed.study.settings import CertifyConfig
-from tune_speed.tracking import open_store
-from tune_speed.tracking.reader.queries import TrackedTrial, find_trial, find_trials
+from tune_speed.tracking import Query, Store
+from tune_speed.tracking.reader.queries import find_trial, find_trials
+from tune_speed.tracking.reader.tables import TrackedTrial
 
 WHEN = {"finished_at": "2026-01-01T01:00:00.000+00:00"}
 
@@ -131,8 +132,8 @@ def test_store_and_commands_neither_rank_nor_export_it(
 ) -> None:
     uri = store_of([*ESTIMATES, disturbed()], folder=tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    (tracked,) = find_trials(uri, study="study", kind="certified")
-    data = open_store(uri).get_run(tracked.run_id).data
+    (tracked,) = find_trials(Store(uri), Query(study="study", kind="certified"))
+    data = Store(uri).create().get_run(tracked.run_id).data
     assert data.tags["tune_speed.verdict"] == NOT_CERTIFIED and "expected_s" not in data.metrics
     assert data.tags["mlflow.note.content"].startswith("**not certified")
     boards = call("leaderboard", "--study", "study", "--json", folder=tmp_path).json
@@ -143,13 +144,13 @@ def test_store_and_commands_neither_rank_nor_export_it(
     assert call("best", "--kind", "certified", folder=tmp_path).code == 1
     compared = call("compare", "study/t0000", "study/t0001@certified", "--json", folder=tmp_path)
     assert compared.json["result"]["kind"] == ["estimate", NOT_CERTIFIED]
-    again = find_trial(uri, "study/t0001@certified").record
+    again = find_trial(Store(uri), "study/t0001@certified").record
     assert NOT_CERTIFIED in describe(again, run_id="r") and NOT_CERTIFIED in recipe_yaml(
         again, run_id="r"
     )
     # It is not the one to beat either.
     other = replace(tracked, record=trained("t0009", study="other"))
-    assert find_leader(uri, [other]) is None
+    assert find_leader(Store(uri), [other]) is None
 
 
 def test_watching_counts_what_is_certified() -> None:

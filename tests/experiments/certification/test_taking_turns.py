@@ -14,7 +14,7 @@ from tune_speed.experiments.certification.schedule import (
     CertifyConfig,
     CertifyLedger,
 )
-from tune_speed.tracking.reader.queries import TrackedTrial
+from tune_speed.tracking.reader.tables import TrackedTrial
 
 
 class Device:

@@ -9,9 +9,9 @@ from helpers.making import make_evaluation, make_record, make_run
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.page.site import study_page
-from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import OpenTrial, StudyView, ViewedTrial
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
-from tune_speed.tracking.reader.study_snapshot import SearchRun
+from tune_speed.tracking.reader.studies import SearchRun
 
 RECIPE = {
     "model": {"resnet20": {}},
@@ -98,14 +98,13 @@ def searched(*, is_running: bool = False) -> SearchRun:
     return SearchRun(run_id="a" * 32, is_running=is_running, tags=tags, **moments)
 
 
-def running(trial_id: str) -> RunningTrial:
-    return RunningTrial(
+def running(trial_id: str) -> OpenTrial:
+    return OpenTrial(
         trial_id=trial_id,
         run_id="b" * 32,
         started_at="2026-01-01T00:00:50+00:00",
         params={"optimizer.sgd.lr": "0.1"},
-        accuracy=0.4321,
-        train_s=1.5,
+        metrics={"accuracy": 0.4321, "train_s": 1.5},
     )
 
 

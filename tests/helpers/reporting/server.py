@@ -14,7 +14,7 @@ from helpers.reporting.pages import trained
 from tune_speed.cli.watch import recipe_text
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.reporting.server.run import address_of, listen, server_of
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 
 Result = TypeVar("Result")
 
@@ -111,7 +111,7 @@ TAGS = {"workload": "digits", "target": "accuracy ≥ 0.9", "mode": "fixed_lengt
 def serving(uri: str, *, port: int = 0) -> Iterator[str]:
     """Serves a store's pages; yields their address, without a slash at its end."""
     with listen("127.0.0.1", port) as listener:
-        server = server_of(listener, uri, token=None, recipe_yaml=recipe_text)
+        server = server_of(listener, Store(uri), token=None, recipe_yaml=recipe_text)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
@@ -125,9 +125,8 @@ def serving(uri: str, *, port: int = 0) -> Iterator[str]:
 class Search:
     def __init__(self, uri: str, *, study: str = "study") -> None:
         self.study = study
-        client = open_store(uri)
         self.tracker = Tracker(
-            client, study=study, study_tags=TAGS, parent_kind="search", linger_s=0.02
+            Store(uri), study=study, study_tags=TAGS, parent_kind="search", linger_s=0.02
         )
 
     def start(self, trial_id: str) -> None:

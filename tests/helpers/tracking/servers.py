@@ -26,7 +26,7 @@ from urllib.request import urlopen
 import sqlalchemy
 from helpers.tracking.loopback import Server, as_user, free_port, write_certificates
 
-from tune_speed.tracking import open_store
+from tune_speed.tracking import Store
 
 PASSWORD = "s3cret"
 """Of PostgreSQL's user."""
@@ -250,7 +250,7 @@ class Postgres:
     def __init__(self, server: Postgresql) -> None:
         self._server, self._number = server, 0
         self.run("postgres", "CREATE DATABASE empty")
-        open_store(self.uri("empty"))
+        Store(self.uri("empty")).create()
 
     def uri(self, database: str, *, user: str = "tester") -> str:
         return self._server.uri(database, user=user)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 
 
 class Run(NamedTuple):
@@ -106,11 +106,11 @@ def locked(database: Path) -> Iterator[None]:
 
 
 def put(records: Iterable[TrialRecord], uri: str) -> None:
-    client = open_store(uri)
+    store = Store(uri)
     ordered = sorted(records, key=lambda record: (record.study, record.kind))
     for (study, kind), group in groupby(ordered, key=lambda record: (record.study, record.kind)):
         parent = {"parent_kind": "certification"} if kind == "certified" else {}
-        tracker = Tracker(client, study=study, study_tags={}, linger_s=0.02, **parent)
+        tracker = Tracker(store, study=study, study_tags={}, linger_s=0.02, **parent)
         for record in group:
             tracker.trial_finished(record=record)
         assert tracker.close(timeout_s=30) == ()
@@ -121,5 +121,5 @@ def _empty() -> bytes:
     """Returns a store without studies: making its tables takes seconds, copying them nothing."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mlflow.db"
-        open_store(f"sqlite:///{path}")
+        Store(f"sqlite:///{path}").create()
         return path.read_bytes()

@@ -17,7 +17,7 @@ from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.reporting.leaderboard.tables import COST, ENERGY, as_csv, as_markdown, told
 from tune_speed.reporting.leaderboard.text import caption
 from tune_speed.reporting.page.site import boards_page
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 
 PRICES = {"H200": 3.6, "A100": 0.9}
 
@@ -121,7 +121,7 @@ def test_command_and_python_rank_by_cost_with_prices_that_came_later(
 ) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    tracker = Tracker(open_store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)
+    tracker = Tracker(Store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)
     for each in (record(0, 10.0, prices={}), record(1, 30.0, "A100", prices={}, power_w=300.0)):
         tracker.trial_finished(record=each)
     assert tracker.close(timeout_s=30) == ()

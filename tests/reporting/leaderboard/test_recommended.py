@@ -12,15 +12,15 @@ from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.core.text import Interval
 from tune_speed.experiments.certification.certify import choose_finalists
-from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.queries import find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import as_json
 from tune_speed.reporting.page.answer import answer_of
 from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.study.reader import read_study
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 from tune_speed.tracking.reader import leaders
-from tune_speed.tracking.reader.queries import TrackedTrial
+from tune_speed.tracking.reader.tables import TrackedTrial
 
 SURE = Recommended(
     study="study",
@@ -45,7 +45,7 @@ def record_of(number: int, *, time_s: float, status: Status = Status.REACHED) ->
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    tracker = Tracker(open_store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)
+    tracker = Tracker(Store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)
     for record in (record_of(0, time_s=1.0), record_of(1, time_s=2.0), record_of(2, time_s=1.5)):
         tracker.trial_finished(record=record)
     other = LUCKY.model_copy(update={"trial_id": "t0002", "expected_s": 4.0})
@@ -62,16 +62,16 @@ def test_board_has_what_the_search_recommends(
     """Whether the store's tables are read, or MLflow is asked."""
     if not is_direct:
         monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
-    (board,) = find_boards(Choice(uri=uri), top=1)
+    (board,) = find_boards(Store(uri), top=1)
     # Two others were faster, but the board has what is recommended.
     (row,) = board.rows
     assert (row.trial_id, row.hits, row.n, row.chance) == ("t0001", 3, 4, 0.7)
     assert board.recommended is not None
     assert board.recommended.model_copy(update={"run_id": ""}) == SURE
-    (found,) = leaders.find_leaders(uri).favourites.values()
+    (found,) = leaders.find_leaders(Store(uri)).favourites.values()
     assert [each.trial_id for each in found] == ["t0001", "t0000", "t0002"]
     for with_misses in (False, True):
-        (board,) = find_boards(Choice(uri=uri), top=3, with_misses=with_misses)
+        (board,) = find_boards(Store(uri), top=3, with_misses=with_misses)
         assert [row.trial_id for row in board.rows] == ["t0001", "t0000", "t0002"]
 
 
@@ -82,9 +82,9 @@ def test_board_and_page_say_at_which_ends_of_ranges_the_best_lie(
 ) -> None:
     if not is_direct:
         monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
-    (board,) = find_boards(Choice(uri=uri), top=1, with_misses=with_misses)
+    (board,) = find_boards(Store(uri), top=1, with_misses=with_misses)
     assert json.loads(as_json([board]))[0]["range_ends"] == {"study": list(ENDS)}
-    page = study_page(read_study(uri, "study"), recipe_yaml=lambda trial: "")
+    page = study_page(read_study(Store(uri), "study"), recipe_yaml=lambda trial: "")
     answer = page[page.index('class="card answer') : page.index("How sure is it?")]
     assert f"At the end of its range: {ENDS[0]}; {ENDS[1]}." in answer
 
@@ -123,7 +123,7 @@ def test_best_names_it_and_exports_its_recipe(
 
 
 def test_page_answers_with_it_and_names_the_fastest_run(uri: str) -> None:
-    view = read_study(uri, "study")
+    view = read_study(Store(uri), "study")
     (part,) = view.parts
     answer: Any = answer_of(part, view.boards)
     assert (answer.lead, answer.winner.record.trial_id) == ("Recommended", "t0001")

@@ -8,7 +8,7 @@ from helpers.reporting.browser import Visit
 from helpers.reporting.pages import certified, ordinary, page_of, varied
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def deliver(uri: str, records: list[TrialRecord], *, parent_kind: str) -> None:
     tags = {"workload": "digits"}
-    client = open_store(uri)
-    tracker = Tracker(client, study="study", study_tags=tags, parent_kind=parent_kind)
+    tracker = Tracker(Store(uri), study="study", study_tags=tags, parent_kind=parent_kind)
     for record in records:
         tracker.trial_finished(record=record)
     assert tracker.close(timeout_s=60) == ()

@@ -21,9 +21,9 @@ from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.server import app as server_app
 from tune_speed.reporting.server import channel
 from tune_speed.reporting.server.app import LivePages
+from tune_speed.reporting.study import reader
 from tune_speed.reporting.study.reader import read_study
-from tune_speed.tracking import open_store, schema
-from tune_speed.tracking.reader import study_snapshot
+from tune_speed.tracking import Store, schema
 
 Pages = Callable[[str], Client]
 EVIL = '"><img src=x onerror=alert(1)>'
@@ -34,7 +34,7 @@ def pages_of() -> Iterator[Pages]:
     clients: list[Client] = []
 
     def pages_of(uri: str) -> Client:
-        app = LivePages(uri, recipe_yaml=recipe_text, ending=asyncio.Event()).app()
+        app = LivePages(Store(uri), recipe_yaml=recipe_text, ending=asyncio.Event()).app()
         clients.append(Client(app))
         return clients[-1]
 
@@ -80,7 +80,7 @@ def without_pages(html: str) -> str:
 def test_every_part_of_a_study_is_in_its_report_as_it_is(
     client: Client, uri: str, study: str
 ) -> None:
-    report = study_page(read_study(uri, study), recipe_yaml=recipe_text)
+    report = study_page(read_study(Store(uri), study), recipe_yaml=recipe_text)
     names = [n for n in parts(client.get(f"/studies/{study}/parts/layout").text) if n != "running"]
     found = {name: client.get(f"/studies/{study}/parts/{name}") for name in names}
     assert {answer.code for answer in found.values()} == {200}
@@ -129,7 +129,7 @@ def test_all_studies_and_their_boards_have_links_to_pages_that_are_there(client:
 
 
 def test_a_trial_has_a_page_with_curve_recipe_log_and_reason(client: Client, uri: str) -> None:
-    trial = next(t for t in read_study(uri, "study").trials if t.record.trial_id == "t0010")
+    trial = next(t for t in read_study(Store(uri), "study").trials if t.record.trial_id == "t0010")
     page = client.get(f"/studies/study/trials/{trial.run_id}").text
     inside = client.get(f"/studies/study/parts/trial-{trial.run_id}").text
     assert "<h1>t0010</h1>" in page
@@ -274,15 +274,15 @@ def test_times_that_are_told_anew_when_a_search_ends_are_seen(
     tmp_path: Path, eager: None, pages_of: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else what ended in the last seconds is read again in any case.
-    monkeypatch.setattr(study_snapshot, "END_MARGIN_MS", 0)
+    monkeypatch.setattr(reader, "END_MARGIN_MS", 0)
     uri = store_of([], folder=tmp_path)
     search, client = Search(uri), pages_of(uri)
     search.finish("t0000", time_s=0.75)
     wait_for(lambda: client.get("/studies/study").code == 200 and facts(client)["finished"] == 1)
     assert facts(client)["best_s"] == 0.75
-    (trial,) = read_study(uri, "study").trials
+    (trial,) = read_study(Store(uri), "study").trials
     for name, value in schema.record_tags(trained("t0000", Status.REACHED, time_s=0.5)).items():
-        open_store(uri).set_tag(trial.run_id, name, value)
+        Store(uri).create().set_tag(trial.run_id, name, value)
     search.end()
     wait_for(lambda: facts(client)["state"] == "ended")
     assert facts(client)["best_s"] == 0.5
@@ -306,7 +306,7 @@ def test_a_stream_tells_the_present_then_what_comes_and_again_after_a_break(
             if said and said[-1]["finished"] >= finished:
                 ending.set()
 
-        app = LivePages(uri, recipe_yaml=recipe_text, ending=ending).app()
+        app = LivePages(Store(uri), recipe_yaml=recipe_text, ending=ending).app()
         run(asyncio.wait_for(ask(app, "/studies/study/events", heard=hear), 20))
         return said
 
@@ -324,7 +324,7 @@ def test_streams_beyond_a_number_are_refused_and_pages_are_not(
 
     async def codes() -> list[int]:
         ending, heard = asyncio.Event(), list[str]()
-        app = LivePages(uri, recipe_yaml=recipe_text, ending=ending).app()
+        app = LivePages(Store(uri), recipe_yaml=recipe_text, ending=ending).app()
         targets = ("/events", "/studies/study/events")
         open_ones = [asyncio.ensure_future(ask(app, each, heard=heard.append)) for each in targets]
         while sum(text.startswith("data:") for text in heard) < 2:

@@ -19,6 +19,7 @@ from tune_speed.reporting.server import channel
 from tune_speed.reporting.server.app import LivePages
 from tune_speed.reporting.server.helm import MOST_BYTES, Helm
 from tune_speed.reporting.server.run import Guard
+from tune_speed.tracking import Store
 from tune_speed.tuning.driver import control
 
 TOKEN = "correct-horse"
@@ -78,7 +79,7 @@ def pages_of(recorder: Recorder) -> Iterator[Pages]:
     def pages_of(uri: str, *, token: str | None = None, read_only: bool = False) -> Client:
         helm = Helm(look=lambda study: recorder.outlook, send=recorder.send)
         own: dict[str, Any] = {"recipe_yaml": recipe_text, "ending": asyncio.Event()}
-        pages = LivePages(uri, helm=None if read_only else helm, **own).app()
+        pages = LivePages(Store(uri), helm=None if read_only else helm, **own).app()
         clients.append(Client(Guard(pages, token=token, is_loopback=token is None, port=8420)))
         return clients[-1]
 

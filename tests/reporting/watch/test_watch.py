@@ -24,12 +24,12 @@ from tune_speed.core.forecast import FINEST, LAW
 from tune_speed.core.records import Status
 from tune_speed.core.words import StopReason
 from tune_speed.reporting.server.live_study import facts_of
-from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import OpenTrial, StudyView, ViewedTrial
 from tune_speed.reporting.watch.loop import Json, Lines, watch
 from tune_speed.reporting.watch.screen import screen, sparkline, standing
 from tune_speed.reporting.watch.status import QUIET_S, State, as_dict, glance
-from tune_speed.tracking import Tracker, open_store, schema
-from tune_speed.tracking.reader.study_snapshot import SearchRun
+from tune_speed.tracking import Store, Tracker, schema
+from tune_speed.tracking.reader.studies import SearchRun
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 START_S = START.timestamp()
@@ -50,19 +50,18 @@ def ended(number: int, time_s: float | None = 1.0, **fields: Any) -> ViewedTrial
     )
 
 
-def running(number: int, *, accuracy: float | None = None) -> RunningTrial:
-    return RunningTrial(
+def running(number: int, *, accuracy: float | None = None) -> OpenTrial:
+    return OpenTrial(
         trial_id=f"t{number:04d}",
         run_id=f"run{number}",
         started_at=at(10 * number),
         params={"optimizer": "sgd", "optimizer.sgd.lr": "0.123456789"},
-        accuracy=accuracy,
-        train_s=None if accuracy is None else 1.5,
+        metrics={} if accuracy is None else {"accuracy": accuracy, "train_s": 1.5},
     )
 
 
 def study(
-    trials: Sequence[ViewedTrial] = (), alive: Sequence[RunningTrial] = (), **fields: Any
+    trials: Sequence[ViewedTrial] = (), alive: Sequence[OpenTrial] = (), **fields: Any
 ) -> StudyView:
     tags, is_running = fields.pop("tags", TAGS), fields.pop("is_running", True)
     updated_at = fields.pop("updated_at", trials[-1].record.finished_at if trials else at(0))
@@ -271,7 +270,7 @@ def test_facts_for_machines_are_json_without_nan() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[tuple[Tracker, Path]]:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    tracker = Tracker(open_store(uri), study="study", study_tags={"trials": "3"}, linger_s=0.01)
+    tracker = Tracker(Store(uri), study="study", study_tags={"trials": "3"}, linger_s=0.01)
     tracker.trial_finished(record=make_record())
     tracker.trial_started(trial_id="t0001", params={}, recipe={})
     yield tracker, tmp_path

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking import open_store, schema
+from tune_speed.tracking import Store, schema
 from tune_speed.tracking.columns import COLUMNS
 from tune_speed.tracking.filter.fields import RECIPE_FIELDS
 from tune_speed.tracking.filter.where import MAX_PUSHED, in_mlflow, parse_where
-from tune_speed.tracking.reader.mlflow_filter import runs_with
+from tune_speed.tracking.store.store import runs_with
 from tune_speed.training.recipe import Recipe
 
 SGD = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
@@ -321,7 +321,7 @@ def test_what_mlflow_can_decide_is_left_to_it(text: str, pushed: str) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[str]]:
-    client = open_store(store_of(RECORDS, folder=tmp_path_factory.mktemp("where")))
+    client = Store(store_of(RECORDS, folder=tmp_path_factory.mktemp("where"))).create()
     return client, [client.get_experiment_by_name(study).experiment_id for study in STUDIES]
 
 

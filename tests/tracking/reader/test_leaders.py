@@ -11,12 +11,11 @@ from tune_speed.core.comparability import board_key, totals_of
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.words import Device
-from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.queries import find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
-from tune_speed.tracking import Tracker, find_trials, open_store, schema
+from tune_speed.tracking import Query, Store, Tracker, find_trials, schema
 from tune_speed.tracking.reader import leaders
-from tune_speed.tracking.reader.boards import MlflowReader, TableReader
-from tune_speed.tracking.reader.leaders import Leaders, Wanted, find_leaders, leaders_of
+from tune_speed.tracking.reader.leaders import BoardReader, Leaders, TableReader, find_leaders
 
 STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")
 DEVICES = ("NVIDIA H200", "NVIDIA A100", "cpu 'ünï' \\ 100%")
@@ -56,8 +55,8 @@ def records(study: str) -> Iterator[TrialRecord]:
         yield made.model_copy(update={"device": Device.model_validate(DEVICES[0])})
 
 
-def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:
-    tracker = Tracker(client, study=study, study_tags={}, linger_s=0.02, **settings)
+def deliver(store: Store, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:
+    tracker = Tracker(store, study=study, study_tags={}, linger_s=0.02, **settings)
     tracker.reconcile({each.trial_id: each for each in made})
     assert tracker.close(timeout_s=60) == ()
     return tracker
@@ -82,22 +81,23 @@ def filled(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Four studies; an older version left the third, and of the fourth all but its last search."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("files"))
-        client = open_store(any_new_store)
+        store = Store(any_new_store)
+        client = store.create()
         client.create_run(client.create_experiment("somebody else's"), run_name="t0000")
         for study in STUDIES:
             made = list(records(study))
-            deliver(client, study, made[: len(made) // 2], search_id="a")
+            deliver(store, study, made[: len(made) // 2], search_id="a")
             if study in ("old", "mixed"):
                 forget(any_new_store, study)
-            deliver(client, study, made[len(made) // 2 :], search_id="b")
+            deliver(store, study, made[len(made) // 2 :], search_id="b")
             if study == "old":
                 forget(any_new_store, study)
         yield any_new_store
 
 
 def by_mlflow(uri: str, *, top: int, study: str | None = None, **filters: Any) -> Leaders:
-    wanted = Wanted(**{"workload": None, "device": None, "kind": None, **filters})
-    return leaders_of(MlflowReader.open(uri, study, top=top), wanted, top=top)
+    reader = BoardReader(Store(uri), study, top=top)
+    return leaders.leaders_of(reader, Query(**filters), top=top)
 
 
 def seen(boards: list[Any]) -> list[Any]:
@@ -120,7 +120,9 @@ def by_leaders(found: Leaders, *, top: int) -> list[Any]:
 
 def by_reading_all(uri: str, *, top: int, **filters: Any) -> list[Any]:
     kind = filters.pop("kind", None)
-    everything = [(trial.run_id, trial.record) for trial in find_trials(uri, **filters)]
+    everything = [
+        (trial.run_id, trial.record) for trial in find_trials(Store(uri), Query(**filters))
+    ]
     boards = make_boards(everything, top=top)  # Of either kind, as a search's cost is of estimates.
     return seen([board for board in boards if kind in (None, board.kind)])
 
@@ -132,26 +134,26 @@ def test_leaders_give_the_boards_that_all_trials_give(
     filled: str, top: int, filters: dict[str, Any]
 ) -> None:
     expected = by_reading_all(filled, top=top, **filters)
-    assert by_leaders(find_leaders(filled, top=top, **filters), top=top) == expected
+    assert by_leaders(find_leaders(Store(filled), Query(**filters), top=top), top=top) == expected
     assert by_leaders(by_mlflow(filled, top=top, **filters), top=top) == expected
     assert expected or filters == {"workload": "cifar10"} or filters == {"device": "nvidia_h"}
 
 
 def test_tables_are_read_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaders, "MlflowReader", None)
-    assert len(find_leaders(filled, top=1).totals) == 4
+    monkeypatch.setattr(leaders, "BoardReader", None)
+    assert len(find_leaders(Store(filled), top=1).totals) == 4
 
 
 def test_no_more_is_fetched_than_is_shown_and_one(filled: str) -> None:
-    found = find_leaders(filled, study="first", top=2)
+    found = find_leaders(Store(filled), Query(study="first"), top=2)
     counts = [sum(board_key(t.record) == key for t in found.trials) for key in found.totals]
     assert sorted(counts) == [1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("with_misses", [False, True])
 def test_a_certified_board_says_what_its_search_cost(filled: str, with_misses: bool) -> None:
-    choice = Choice(uri=filled, study="first", kind="certified")
-    (board,) = find_boards(choice, top=9, with_misses=with_misses)
+    query = Query(study="first", kind="certified")
+    (board,) = find_boards(Store(filled), query, top=9, with_misses=with_misses)
     estimates = [
         r for r in records("first") if (r.kind, str(r.device)) == ("estimate", board.device)
     ]
@@ -159,59 +161,59 @@ def test_a_certified_board_says_what_its_search_cost(filled: str, with_misses: b
 
 
 def test_a_board_without_a_hit_still_has_its_target(filled: str) -> None:
-    found = find_leaders(filled, study="first", device="cpu")
+    found = find_leaders(Store(filled), Query(study="first", device="cpu"))
     (trial,), (totals,) = found.trials, found.totals.values()
     assert trial.record.workload["target"] == WORKLOAD["target"]
     assert (totals.trials, totals.reached) == (1, 0)
 
 
-def test_a_recipe_that_misses_in_half_of_its_runs_leads_nothing(uri: str, client: Any) -> None:
+def test_a_recipe_that_misses_in_half_of_its_runs_leads_nothing(uri: str, store: Store) -> None:
     runs = tuple(make_run(s, seed=i) for i, s in enumerate([Status.REACHED, Status.MISSED]))
-    deliver(client, "study", [make_record("t0000", runs=runs), make_record("t0001", time_s=9.0)])
-    for found in (find_leaders(uri), by_mlflow(uri, top=5)):
+    deliver(store, "study", [make_record("t0000", runs=runs), make_record("t0001", time_s=9.0)])
+    for found in (find_leaders(Store(uri)), by_mlflow(uri, top=5)):
         assert [trial.record.trial_id for trial in found.trials] == ["t0001"]
 
 
-def test_a_resumed_search_counts_nothing_twice(uri: str, client: Any) -> None:
+def test_a_resumed_search_counts_nothing_twice(uri: str, store: Store) -> None:
     made = list(records("study"))
     for part in (made[:10], made, made):
-        deliver(client, "study", part, search_id="one")
-    found = find_leaders(uri)
+        deliver(store, "study", part, search_id="one")
+    found = find_leaders(Store(uri))
     assert found.totals == {key: totals_on(made, key) for key in sorted(set(map(board_key, made)))}
 
 
 def test_a_resumed_search_of_an_older_version_says_all_from_then_on(
-    uri: str, client: Any, monkeypatch: pytest.MonkeyPatch
+    uri: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = list(records("study"))
-    deliver(client, "study", made[: len(made) - 4], search_id="one")
+    deliver(store, "study", made[: len(made) - 4], search_id="one")
     forget(uri, "study")
-    deliver(client, "study", made, search_id="one")
+    deliver(store, "study", made, search_id="one")
     monkeypatch.setattr(TableReader, "trials_of", None)
-    assert by_leaders(find_leaders(uri), top=20) == by_reading_all(uri, top=20)
-    assert len(find_trials(uri)) == len(made)
+    assert by_leaders(find_leaders(Store(uri)), top=20) == by_reading_all(uri, top=20)
+    assert len(find_trials(Store(uri))) == len(made)
 
 
-def test_a_running_search_counts_what_it_has(uri: str, client: Any) -> None:
-    tracker = deliver(client, "study", [make_record("t0000")])
-    client.update_run(tracker.run_id, status="RUNNING")
-    client.delete_tag(tracker.run_id, schema.BOARDS)  # As in its first seconds.
-    (totals,) = find_leaders(uri).totals.values()
+def test_a_running_search_counts_what_it_has(uri: str, store: Store) -> None:
+    tracker = deliver(store, "study", [make_record("t0000")])
+    store.client.update_run(tracker.run_id, status="RUNNING")
+    store.client.delete_tag(tracker.run_id, schema.BOARDS)  # As in its first seconds.
+    (totals,) = find_leaders(Store(uri)).totals.values()
     assert totals.trials == 1
 
 
-def test_runs_in_the_trash_lead_nothing(uri: str, client: Any) -> None:
-    deliver(client, "study", [make_record(f"t000{i}", time_s=1.0 + i) for i in range(3)])
-    client.delete_run(find_leaders(uri, top=1).trials[0].run_id)
-    for found in (find_leaders(uri), by_mlflow(uri, top=5)):
+def test_runs_in_the_trash_lead_nothing(uri: str, store: Store) -> None:
+    deliver(store, "study", [make_record(f"t000{i}", time_s=1.0 + i) for i in range(3)])
+    store.client.delete_run(find_leaders(Store(uri), top=1).trials[0].run_id)
+    for found in (find_leaders(Store(uri)), by_mlflow(uri, top=5)):
         assert [trial.record.trial_id for trial in found.trials] == ["t0001", "t0002"]
 
 
 def test_a_store_without_the_study_is_explained_by_mlflow(filled: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean `first`"):
-        find_leaders(filled, study="fist")
+        find_leaders(Store(filled), Query(study="fist"))
     with pytest.raises(ServiceError, match="no such file yet"):
-        find_leaders(f"sqlite:///{tmp_path / 'none.db'}")
+        find_leaders(Store(f"sqlite:///{tmp_path / 'none.db'}"))
 
 
 def totals_on(made: list[TrialRecord], key: Any) -> Any:

@@ -7,9 +7,10 @@ from helpers.tracking.stores import put
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.tracking import Store
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader import matching
-from tune_speed.tracking.reader.matching import Query, find_matching
+from tune_speed.tracking.reader import queries
+from tune_speed.tracking.reader.queries import Query, by_board, find_trials
 
 
 def record(number: int) -> TrialRecord:
@@ -35,7 +36,10 @@ def uri(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def found(uri: str, text: str | None, **only: Any) -> list[int]:
     where = None if text is None else parse_where(text)
-    return [int(t.record.trial_id[1:]) for t in find_matching(uri, where, Query(**only))]
+    return [
+        int(t.record.trial_id[1:])
+        for t in by_board(find_trials(Store(uri), Query(**only, where=where)))
+    ]
 
 
 def test_trials_come_board_by_board_fastest_first_and_misses_last(uri: str) -> None:
@@ -52,6 +56,8 @@ def test_trials_come_board_by_board_fastest_first_and_misses_last(uri: str) -> N
         ("status != missed and study = first", {"device": "a1"}),
         ("optimizer = sgd or lr > 0.5", {"workload": "digits", "kind": "estimate"}),
         ("batch_size > 1", {"kind": "certified"}),
+        (None, {"device": "_2"}),
+        (None, {"only_reached": True, "limit": 2}),
         ("trial_id = t0003", {"study": "first"}),
     ],
 )
@@ -60,11 +66,11 @@ def test_tables_and_mlflow_give_the_same(
 ) -> None:
     where = None if text is None else parse_where(text)
     with monkeypatch.context() as patch:
-        patch.setattr(matching, "by_mlflow", None)
-        directly = find_matching(uri, where, Query(**only))
-    monkeypatch.setattr(matching, "read_directly", lambda *_: None)
-    assert directly == find_matching(uri, where, Query(**only))
-    assert bool(directly) == (only.get("kind") != "certified")
+        patch.setattr(queries, "by_mlflow", None)
+        directly = find_trials(Store(uri), Query(**only, where=where))
+    monkeypatch.setattr(queries, "read_directly", lambda *_: None)
+    assert directly == find_trials(Store(uri), Query(**only, where=where))
+    assert bool(directly) == (only not in ({"kind": "certified"}, {"device": "_2"}))
 
 
 @pytest.mark.parametrize(

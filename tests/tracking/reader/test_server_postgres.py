@@ -9,7 +9,7 @@ from helpers.tracking.servers import Postgresql, postgresql, why_no_postgresql
 from helpers.tracking.stores import check_each_once
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking import Store, Tracker
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,7 +27,7 @@ def database() -> Iterator[Postgresql]:
 
 
 def track(uri: str, study: str) -> Tracker:
-    return Tracker(open_store(uri), study=study, study_tags={}, linger_s=0.05)
+    return Tracker(Store(uri), study=study, study_tags={}, linger_s=0.05)
 
 
 def run_trial(tracker: Tracker, trial_id: str) -> None:
@@ -104,7 +104,7 @@ def test_a_frozen_database_ends_no_search_late(database: Postgresql) -> None:
 
 def test_a_wrong_password_is_refused_without_being_shown(database: Postgresql) -> None:
     with pytest.raises(ServiceError) as caught:
-        open_store(database.uri("direct", password="wr0ng-one"))
+        Store(database.uri("direct", password="wr0ng-one")).create()
     message = str(caught.value)
     assert "does not let us in: the login is refused. Check user and password" in message
     assert f"tester:***@127.0.0.1:{database.port}" in message and "wr0ng" not in message

@@ -10,7 +10,7 @@ from helpers.tracking.servers import Postgres
 from helpers.tracking.stores import put
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.tracking import find_trials
+from tune_speed.tracking import Store, find_trials
 from tune_speed.tracking.reader import tables as store_tables
 from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tracking.reader.studies import list_studies
@@ -24,21 +24,21 @@ from tune_speed.tracking.reader.tables import (
 
 
 @pytest.fixture
-def store(any_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(any_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.chdir(tmp_path)
     put([make_record()], any_store)
-    return any_store
+    return Store(any_store)
 
 
 def names(tables: Tables) -> list[Any]:
     return [name for (name,) in tables.query("SELECT name FROM experiments")]
 
 
-def test_a_table_is_read_as_it_is(store: str) -> None:
+def test_a_table_is_read_as_it_is(store: Store) -> None:
     assert sorted(read_directly(store, names) or []) == ["Default", "study"]
 
 
-def test_reading_cannot_write(store: str) -> None:
+def test_reading_cannot_write(store: Store) -> None:
     def write(tables: Tables) -> list[Any]:
         return list(tables.query("UPDATE experiments SET name = 'gone'"))
 
@@ -46,21 +46,21 @@ def test_reading_cannot_write(store: str) -> None:
     assert sorted(read_directly(store, names) or []) == ["Default", "study"]
 
 
-def test_bound_values_cannot_be_statements(store: str) -> None:
+def test_bound_values_cannot_be_statements(store: Store) -> None:
     odd = "'; DROP TABLE runs; -- \" :name {runs} %s"
     assert read_directly(store, lambda tables: tables.holds(odd)) is False
     assert len(find_trials(store)) == 1
 
 
-def test_a_long_record_comes_together_from_its_parts(store: str) -> None:
+def test_a_long_record_comes_together_from_its_parts(store: Store) -> None:
     long = make_record("long", params={f"p{i}": "x" * 100 for i in range(200)})
-    put([long], store)
+    put([long], store.uri)
     found = {trial.record.trial_id: trial.record for trial in find_leaders(store).trials}
     assert found["long"] == long
 
 
 def test_a_tracking_server_is_left_to_mlflow() -> None:
-    assert read_directly("http://127.0.0.1:9", names) is None
+    assert read_directly(Store("http://127.0.0.1:9"), names) is None
 
 
 def test_runs_are_asked_for_in_growing_numbers() -> None:
@@ -72,7 +72,7 @@ def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     for query in (find_leaders, list_studies, find_trials):
         with pytest.raises(ServiceError, match="pip install 'psycopg2-binary'") as error:
-            query("postgresql+psycopg2://me:s3cret@127.0.0.1:9/db")
+            query(Store("postgresql+psycopg2://me:s3cret@127.0.0.1:9/db"))
         assert "s3cret" not in str(error.value)
 
 
@@ -81,7 +81,7 @@ def test_a_server_that_is_down_is_explained_as_mlflow_does() -> None:
     said = []
     for query in (find_leaders, list_studies, find_trials):
         with pytest.raises(ServiceError, match="connection refused") as error:
-            query("postgresql+psycopg2://me:s3cret@127.0.0.1:9/db")
+            query(Store("postgresql+psycopg2://me:s3cret@127.0.0.1:9/db"))
         said.append(str(error.value))
     assert len(set(said)) == 1 and "s3cret" not in said[0]
 
@@ -92,7 +92,7 @@ def test_a_server_that_keeps_silent_is_not_waited_for(monkeypatch: pytest.Monkey
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(ServiceError, match=r"no answer within 0\.1 s"):
-            find_leaders(f"postgresql+psycopg2://me@127.0.0.1:{port}/db")
+            find_leaders(Store(f"postgresql+psycopg2://me@127.0.0.1:{port}/db"))
 
 
 @pytest.mark.slow
@@ -101,13 +101,15 @@ def test_an_answer_is_not_waited_for_forever(
 ) -> None:
     monkeypatch.setattr(store_tables, "READ_S", 0.3)
     with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
-        read_directly(postgres.uri("empty"), lambda tables: tables.query("SELECT pg_sleep(9)"))
+        read_directly(
+            Store(postgres.uri("empty")), lambda tables: tables.query("SELECT pg_sleep(9)")
+        )
 
 
 @pytest.mark.slow
 def test_the_server_ends_only_what_nobody_waits_for(postgres: Postgres) -> None:
     (limit,) = read_directly(
-        postgres.uri("empty"), lambda tables: tables.query("SHOW statement_timeout")
+        Store(postgres.uri("empty")), lambda tables: tables.query("SHOW statement_timeout")
     ) or ((),)
     assert limit == ("310s",)
 
@@ -117,10 +119,10 @@ def test_who_may_not_read_is_told_so_by_mlflow(postgres: Postgres) -> None:
     name = postgres.new_store().rsplit("/", 1)[1]
     postgres.run(name, f"CREATE ROLE stranger_{name} LOGIN PASSWORD 's3cret'")
     uri = postgres.uri(name, user=f"stranger_{name}")
-    assert read_directly(uri, names) is None
+    assert read_directly(Store(uri), names) is None
     for query in (find_leaders, list_studies):
         with pytest.raises(ServiceError, match="permission denied") as error:
-            query(uri)
+            query(Store(uri))
         assert "s3cret" not in str(error.value)
 
 
@@ -131,4 +133,4 @@ def test_the_tables_of_another_mlflow_are_explained_by_mlflow(postgres: Postgres
     postgres.run(uri.rsplit("/", 1)[1], "ALTER TABLE experiment_tags RENAME TO labels", other)
     for query in (find_leaders, list_studies):
         with pytest.raises(ServiceError, match="the schema of another version of MLflow"):
-            query(uri)
+            query(Store(uri))

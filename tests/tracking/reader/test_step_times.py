@@ -4,7 +4,7 @@ from typing import Any
 from helpers.making import make_record
 
 from tune_speed.core.records import StepTime, TrialRecord
-from tune_speed.tracking import Tracker
+from tune_speed.tracking import Store, Tracker
 from tune_speed.tracking.reader.studies import find_step_times
 
 
@@ -28,7 +28,7 @@ def deliver(tracker: Tracker, *records: TrialRecord) -> None:
 
 
 def test_measured_step_times_are_found_by_later_studies(
-    make_tracker: Callable[..., Tracker], client: Any, uri: str
+    make_tracker: Callable[..., Tracker], store: Store
 ) -> None:
     deliver(
         make_tracker(),
@@ -36,19 +36,19 @@ def test_measured_step_times_are_found_by_later_studies(
         record_with("t0001", step_time("b", 0.2, measured_in="study/t0001")),
         record_with("t0002"),
     )
-    found = {each.key: each.step_s for each in find_step_times(client, uri=uri)}
+    found = {each.key: each.step_s for each in find_step_times(store)}
     assert found == {"a": 0.1, "b": 0.2}
 
 
 def test_a_step_time_counts_where_it_was_measured_only(
-    make_tracker: Callable[..., Tracker], client: Any, uri: str
+    make_tracker: Callable[..., Tracker], store: Store
 ) -> None:
     deliver(make_tracker(), record_with("t0005", step_time("a", measured_in="study/t0000")))
-    assert find_step_times(client, uri=uri) == ()
+    assert find_step_times(store) == ()
 
 
 def test_all_windows_of_a_key_are_found_the_latest_last(
-    make_tracker: Callable[..., Tracker], client: Any, uri: str
+    make_tracker: Callable[..., Tracker], store: Store
 ) -> None:
     old, new = "2026-01-01T00:00:00.000+00:00", "2026-02-01T00:00:00.000+00:00"
     later = step_time("a", 0.3, measured_in="study/t0001")
@@ -57,8 +57,8 @@ def test_all_windows_of_a_key_are_found_the_latest_last(
         record_with("t0001", later, started_at=new),
         record_with("t0000", step_time("a", 0.1), started_at=old),
     )
-    assert [each.step_s for each in find_step_times(client, uri=uri)] == [0.1, 0.3]
+    assert [each.step_s for each in find_step_times(store)] == [0.1, 0.3]
 
 
-def test_an_empty_store_knows_none(client: Any, uri: str) -> None:
-    assert find_step_times(client, uri=uri) == ()
+def test_an_empty_store_knows_none(store: Store) -> None:
+    assert find_step_times(store) == ()

@@ -7,7 +7,7 @@ from helpers.making import make_record
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking import Tracker, open_store, schema
+from tune_speed.tracking import Store, Tracker, schema
 from tune_speed.tracking.reader import studies
 from tune_speed.tracking.reader.studies import StudySummary, list_studies
 
@@ -22,8 +22,8 @@ def records() -> Iterator[TrialRecord]:
     yield make_record("t0001", Status.FAILED, study=ODD, device="cpu 'x'")
 
 
-def search(client: Any, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:
-    tracker = Tracker(client, study=study, study_tags={"workload": "digits"}, **settings)
+def search(store: Store, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:
+    tracker = Tracker(store, study=study, study_tags={"workload": "digits"}, **settings)
     for record in made:
         tracker.trial_finished(record=record)
     assert tracker.close(timeout_s=30) == ()
@@ -35,24 +35,25 @@ def filled(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A store with two studies, the first of two searches and a certification; one still runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("files"))
-        client = open_store(any_new_store)
+        store = Store(any_new_store)
+        client = store.create()
         client.create_run(client.create_experiment("somebody else's"), run_name="t0000")
         first, odd = ([r for r in records() if r.study == study] for study in ("first", ODD))
-        search(client, "first", first[:2], search_id="a")
-        search(client, "first", first[2:], search_id="b")
+        search(store, "first", first[:2], search_id="a")
+        search(store, "first", first[2:], search_id="b")
         certified = [make_record(kind="certified", device="B200", time_s=0.1)]
-        search(client, "first", certified, search_id="c", parent_kind="certification")
-        client.update_run(search(client, ODD, odd).run_id, status="RUNNING")
+        search(store, "first", certified, search_id="c", parent_kind="certification")
+        client.update_run(search(store, ODD, odd).run_id, status="RUNNING")
         yield any_new_store
 
 
 def by_mlflow(uri: str, monkeypatch: pytest.MonkeyPatch) -> list[StudySummary]:
     monkeypatch.setattr(studies, "read_directly", lambda *_: None)
-    return list_studies(uri)
+    return list_studies(Store(uri))
 
 
 def test_studies_are_listed_with_what_they_hold(filled: str) -> None:
-    found = {study.name: study for study in list_studies(filled)}
+    found = {study.name: study for study in list_studies(Store(filled))}
     assert set(found) == {"first", ODD}
     first = found["first"]
     assert first.num_trials == {Status.REACHED: 3, Status.MISSED: 1}
@@ -63,30 +64,30 @@ def test_studies_are_listed_with_what_they_hold(filled: str) -> None:
 
 
 def test_tables_and_mlflow_list_the_same(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    directly = list_studies(filled)
+    directly = list_studies(Store(filled))
     assert len(directly) == 2 and directly == by_mlflow(filled, monkeypatch)
 
 
 def test_studies_are_listed_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "open_store", None)
-    assert len(list_studies(filled)) == 2
+    monkeypatch.setattr(Store, "studies", None)
+    assert len(list_studies(Store(filled))) == 2
 
 
-def test_a_study_in_the_trash_is_not_listed(uri: str, client: Any) -> None:
-    tracker = search(client, "study", [make_record()])
-    client.delete_experiment(tracker.experiment_id)
-    assert list_studies(uri) == []
+def test_a_study_in_the_trash_is_not_listed(store: Store) -> None:
+    tracker = search(store, "study", [make_record()])
+    store.client.delete_experiment(tracker.experiment_id)
+    assert list_studies(store) == []
 
 
-def test_a_search_that_has_no_trial_yet_is_listed(uri: str, client: Any) -> None:
-    tracker = search(client, "study", [make_record()])
+def test_a_search_that_has_no_trial_yet_is_listed(store: Store) -> None:
+    tracker = search(store, "study", [make_record()])
     for key in (schema.BOARDS, schema.UPDATED_AT, schema.BEST_TRIAL):  # As in its first seconds.
-        client.delete_tag(tracker.run_id, key)
-    (study,) = list_studies(uri)
+        store.client.delete_tag(tracker.run_id, key)
+    (study,) = list_studies(store)
     assert (study.device, study.last_activity, study.best_trial) == ("", "", None)
 
 
 def test_no_studies_are_an_empty_list_and_no_store_an_error(uri: str, tmp_path: Path) -> None:
-    assert list_studies(uri) == []
+    assert list_studies(Store(uri)) == []
     with pytest.raises(ServiceError, match="no such file yet"):
-        list_studies(f"sqlite:///{tmp_path / 'none.db'}")
+        list_studies(Store(f"sqlite:///{tmp_path / 'none.db'}"))

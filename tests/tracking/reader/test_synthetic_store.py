@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.tracking import Tracker, find_trials, open_store, schema
+from tune_speed.tracking import Query, Store, Tracker, find_trials, schema
 from tune_speed.tracking.reader.leaders import find_leaders
 
 SOURCE = Path(__file__).parents[2] / "benchmarks" / "synthetic_store.py"
@@ -34,16 +34,16 @@ def stores(
         shutil.copy(empty_store, folder / "mlflow.db")
         uris.append(f"sqlite:///{folder / 'mlflow.db'}")
     made: list[TrialRecord] = list(synthetic_store.records("study", 12, seed=3, certified=2))
-    synthetic_store.add_study(open_store(uris[0]), made)
+    synthetic_store.add_study(Store(uris[0]), made)
     tags = {**synthetic_store.STUDY_TAGS, "workload": made[0].workload_name}
-    tracker = Tracker(open_store(uris[1]), study="study", study_tags=tags, linger_s=0.02)
+    tracker = Tracker(Store(uris[1]), study="study", study_tags=tags, linger_s=0.02)
     tracker.reconcile({each.trial_id: each for each in made})
     assert tracker.close(timeout_s=60) == ()
     return uris[0], uris[1]
 
 
 def contents(uri: str) -> dict[str, Any]:
-    client = open_store(uri)
+    client = Store(uri).create()
     (experiment,) = (e for e in client.search_experiments() if e.name == "study")
     found = {}
     for run in client.search_runs([experiment.experiment_id]):
@@ -71,9 +71,10 @@ def test_runs_filled_in_bulk_are_those_that_the_tracker_writes(stores: tuple[str
 
 
 def test_both_stores_give_the_same_leaders_and_totals(stores: tuple[str, str]) -> None:
-    in_bulk, by_tracker = (find_leaders(uri, top=3, kind="estimate") for uri in stores)
+    in_bulk, by_tracker = (
+        find_leaders(Store(uri), Query(kind="estimate"), top=3) for uri in stores
+    )
     assert [t.record for t in in_bulk.trials] == [t.record for t in by_tracker.trials]
     assert in_bulk.totals == by_tracker.totals
-    assert sum(totals.trials for totals in in_bulk.totals.values()) == len(
-        find_trials(stores[0], kind="estimate")
-    )
+    estimates = find_trials(Store(stores[0]), Query(kind="estimate"))
+    assert sum(totals.trials for totals in in_bulk.totals.values()) == len(estimates)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers.tracking.stores import check_each_once
 
-from tune_speed.tracking import list_studies
+from tune_speed.tracking import Store, list_studies
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ DRIVER = """
     sys.path.insert(0, {tests!r})
     from helpers.making import make_evaluation, make_record
     from sqlalchemy import Engine, event
-    from tune_speed.tracking import Tracker, open_store
+    from tune_speed.tracking import Tracker, Store
 
     @event.listens_for(Engine, "before_cursor_execute", retval=True)
     def wait_less(connection, cursor, statement, parameters, *_):
@@ -29,8 +29,7 @@ DRIVER = """
 
     study = f"study-{{sys.argv[1]}}"
     sys.stdin.readline()
-    client = open_store({uri!r})
-    tracker = Tracker(client, study=study, study_tags={{}}, linger_s=0.02, is_only=True)
+    tracker = Tracker(Store({uri!r}), study=study, study_tags={{}}, linger_s=0.02, is_only=True)
     print("opened", flush=True)
     sys.stdin.readline()
     for i in range({num_trials}):
@@ -71,7 +70,7 @@ def test_drivers_open_a_fresh_store_and_write_to_it_at_once(tmp_path: Path) -> N
             stranger.execute("BEGIN IMMEDIATE")
             tell_all(drivers)
             time.sleep(HELD_S)
-            assert list_studies(uri)[0].num_trials == {}, "nobody could write"
+            assert list_studies(Store(uri))[0].num_trials == {}, "nobody could write"
         ended = [driver.communicate(timeout=300) for driver in drivers]
     finally:
         for driver in drivers:

@@ -20,7 +20,7 @@ from helpers.tracking.stores import check_curves, check_each_once
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ServiceError
-from tune_speed.tracking import Tracker, find_trials, open_store
+from tune_speed.tracking import Query, Store, Tracker, find_trials
 
 pytestmark = pytest.mark.slow
 
@@ -63,12 +63,12 @@ def set_password(server: MlflowServer, *, old: str, new: str) -> None:
 
 def refusal(server: MlflowServer, uri: str = "") -> str:
     with pytest.raises(ServiceError) as caught:
-        open_store(uri or server.uri)
+        Store(uri or server.uri).create()
     return str(caught.value)
 
 
 def track(uri: str, study: str, **tags: str) -> Tracker:
-    return Tracker(open_store(uri), study=study, study_tags=tags, linger_s=0.05)
+    return Tracker(Store(uri), study=study, study_tags=tags, linger_s=0.05)
 
 
 def run_trial(tracker: Tracker, trial_id: str) -> None:
@@ -84,7 +84,7 @@ def test_the_right_login_reads_and_writes(
     run_trial(tracker, "t0000")
     assert tracker.close(timeout_s=60) == ()
     check_each_once(database, "right", {"t0000": "FINISHED"})
-    (trial,) = find_trials(server.uri, study="right", with_curves=True)
+    (trial,) = find_trials(Store(server.uri), Query(study="right"), with_curve=True)
     assert trial.has_curve and trial.record.trial_id == "t0000"
 
 

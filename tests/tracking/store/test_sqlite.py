@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tune_speed.core.errors import ServiceError, StorageError
-from tune_speed.tracking import open_store
+from tune_speed.tracking import Store
 from tune_speed.tracking.store import sqlite
 
-OPEN = "import sys; from tune_speed.tracking import open_store; open_store(sys.argv[1])"
+OPEN = "import sys; from tune_speed.tracking import Store; Store(sys.argv[1]).create()"
 
 
 def start(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -54,7 +54,7 @@ def test_a_kill_in_the_middle_of_creation_leaves_nothing_half_done(
     driver.kill()
     driver.communicate(timeout=60)
     assert not path.exists()
-    assert open_store(f"sqlite:///{path}").search_experiments()
+    assert Store(f"sqlite:///{path}").create().search_experiments()
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 
 
@@ -116,7 +116,7 @@ def test_a_file_that_is_no_database_is_refused_at_once(tmp_path: Path, content: 
     (tmp_path / "mlflow.db").write_bytes(content)
     start_s = time.monotonic()
     with pytest.raises(StorageError, match=r"mlflow\.db must be a whole SQLite database.*--resume"):
-        open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+        Store(f"sqlite:///{tmp_path / 'mlflow.db'}").create()
     assert time.monotonic() - start_s < 5
 
 
@@ -124,7 +124,7 @@ def test_a_truncated_store_is_refused(tmp_path: Path, empty_store: Path) -> None
     path = tmp_path / "mlflow.db"
     path.write_bytes(empty_store.read_bytes()[: empty_store.stat().st_size // 2])
     with pytest.raises(StorageError, match="whole SQLite database"):
-        open_store(f"sqlite:///{path}")
+        Store(f"sqlite:///{path}").create()
 
 
 def test_a_store_with_a_damaged_page_is_refused_in_one_line(
@@ -133,25 +133,25 @@ def test_a_store_with_a_damaged_page_is_refused_in_one_line(
     path = tmp_path / "mlflow.db"
     path.write_bytes(empty_store.read_bytes()[:-4096] + b"noise" * 819 + b"\0")
     with pytest.raises(StorageError, match="whole SQLite database") as refused:
-        open_store(f"sqlite:///{path}")
+        Store(f"sqlite:///{path}").create()
     assert "\n" not in str(refused.value)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"File exists.*MLFLOW_TRACKING_URI"):
-        open_store(f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}")
+        Store(f"sqlite:///{tmp_path / 'file' / 'mlflow.db'}").create()
 
 
 def test_a_folder_where_nothing_can_be_created_is_named() -> None:
     with pytest.raises(StorageError, match=r"/proc/mlflow\.db must be readable and writable"):
-        open_store("sqlite:////proc/mlflow.db")
+        Store("sqlite:////proc/mlflow.db").create()
 
 
 def test_too_little_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "MIN_FREE_BYTES", 1 << 60)
     with pytest.raises(StorageError, match=r"free space.*MLFLOW_TRACKING_URI"):
-        open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+        Store(f"sqlite:///{tmp_path / 'mlflow.db'}").create()
 
 
 @contextmanager
@@ -180,7 +180,7 @@ def test_a_disk_that_fills_up_during_creation_leaves_no_store(
         pytest.raises(StorageError, match="must be readable and writable, but got"),
         largest_file(200_000),
     ):
-        open_store(uri)
+        Store(uri).create()
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -261,7 +261,7 @@ def test_a_reader_makes_statistics_where_the_store_has_outgrown_them(
     path = Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
     assert not sqlite.analyze_if_outdated(path)  # Any plan is fast there.
     add_runs(path, range(1000))
-    open_store(f"sqlite:///{path}", create=False)
+    _ = Store(f"sqlite:///{path}").client
     assert rows_known(path)
     add_runs(path, range(1000, 3999))
     assert not sqlite.analyze_if_outdated(path)

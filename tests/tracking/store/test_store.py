@@ -18,10 +18,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
-from tune_speed.tracking import open_store, schema
+from tune_speed.tracking import Store, schema
 from tune_speed.tracking.reader.queries import experiments_of
-from tune_speed.tracking.store import store
-from tune_speed.tracking.store.errors import within
+from tune_speed.tracking.store.opening import load_mlflow, open_client, within
 
 
 def free_port() -> int:
@@ -57,7 +56,7 @@ def answering(status: int, body: bytes) -> Iterator[str]:
 def refusal_of(uri: str, *, timeout_s: float = 10.0) -> tuple[str, float]:
     start_s = time.monotonic()
     with pytest.raises(ServiceError) as caught:
-        open_store(uri, timeout_s=timeout_s)
+        open_client(uri, create=True, timeout_s=timeout_s)
     return str(caught.value), time.monotonic() - start_s
 
 
@@ -86,7 +85,7 @@ def test_a_server_that_never_answers_is_left_after_the_time_limit() -> None:
 
 
 def test_the_default_time_limit_leaves_room_below_15_s() -> None:
-    assert inspect.signature(open_store).parameters["timeout_s"].default <= 10
+    assert inspect.signature(open_client).parameters["timeout_s"].default <= 10
 
 
 def test_an_unknown_host_is_named() -> None:
@@ -118,12 +117,12 @@ def test_a_database_without_its_driver_says_what_to_install() -> None:
 
 def test_a_folder_of_files_is_no_store() -> None:
     with pytest.raises(ConfigError, match="must begin with one of"):
-        open_store("file:///tmp/mlruns")
+        Store("file:///tmp/mlruns").create()
 
 
 def test_readers_do_not_create_a_store(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match=r"no such file yet.*tune-speed search"):
-        open_store(f"sqlite:///{tmp_path / 'mlflow.db'}", create=False)
+        _ = Store(f"sqlite:///{tmp_path / 'mlflow.db'}").client
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,14 +133,14 @@ def test_a_store_of_another_mlflow_version_is_named(uri: str, tmp_path: Path) ->
     with pytest.raises(
         StorageError, match=r"mlflow\.db.*another version of MLflow.*mlflow db upgrade"
     ):
-        open_store(uri)
+        Store(uri).create()
 
 
 @pytest.mark.slow
 def test_a_store_without_tables_is_filled(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
         connection.execute("CREATE TABLE notes (text TEXT)")
-    client = open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = Store(f"sqlite:///{tmp_path / 'mlflow.db'}").create()
     assert client.search_experiments()
 
 
@@ -151,15 +150,15 @@ def test_odd_folders_hold_store_and_artifacts(
 ) -> None:
     (tmp_path / folder).mkdir()
     shutil.copy(empty_store, tmp_path / folder / "mlflow.db")
-    client = open_store(f"sqlite:///{tmp_path / folder / 'mlflow.db'}")
-    run = client.create_run(store.open_experiment(client, "study", tags={}))
-    client.log_text(run.info.run_id, "hello", "note.txt")
+    store = Store(f"sqlite:///{tmp_path / folder / 'mlflow.db'}")
+    run = store.client.create_run(store.open_experiment("study", tags={}))
+    store.client.log_text(run.info.run_id, "hello", "note.txt")
     assert len(list((tmp_path / folder / "mlartifacts").rglob("note.txt"))) == 1
 
 
 @pytest.mark.parametrize("study", ["../../etc/passwd", "/etc", "..", "a\nb", "x" * 400, "<script>"])
 def test_no_study_name_leaves_the_folder(tmp_path: Path, study: str) -> None:
-    root = store.artifact_root(f"sqlite:///{tmp_path}/mlflow.db", study)
+    root = Store(f"sqlite:///{tmp_path}/mlflow.db").artifact_root(study)
     assert root is not None
     path = Path(unquote(urlsplit(root).path))
     assert path.parent == tmp_path / "mlartifacts"
@@ -167,29 +166,49 @@ def test_no_study_name_leaves_the_folder(tmp_path: Path, study: str) -> None:
 
 
 def test_studies_with_like_names_have_folders_of_their_own(tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    assert store.artifact_root(uri, "a/b") != store.artifact_root(uri, "a:b")
+    store = Store(f"sqlite:///{tmp_path}/mlflow.db")
+    assert store.artifact_root("a/b") != store.artifact_root("a:b")
 
 
-def test_an_experiment_is_found_again(client: Any) -> None:
-    first = store.open_experiment(client, 'it\'s a "study"', tags={"k": "1"})
-    assert store.open_experiment(client, 'it\'s a "study"', tags={"k": "2"}) == first
-    assert client.get_experiment(first).tags["k"] == "2"
+def test_an_experiment_is_found_again(store: Store) -> None:
+    first = store.open_experiment('it\'s a "study"', tags={"k": "1"})
+    assert store.open_experiment('it\'s a "study"', tags={"k": "2"}) == first
+    assert store.client.get_experiment(first).tags["k"] == "2"
 
 
-def test_a_deleted_experiment_says_how_to_bring_it_back(client: Any) -> None:
-    experiment = store.open_experiment(client, "gone", tags={})
-    client.delete_experiment(experiment)
+def test_a_deleted_experiment_says_how_to_bring_it_back(store: Store) -> None:
+    experiment = store.open_experiment("gone", tags={})
+    store.client.delete_experiment(experiment)
     with pytest.raises(ServiceError, match=f"restore --experiment-id {experiment}"):
-        store.open_experiment(client, "gone", tags={})
+        store.open_experiment("gone", tags={})
 
 
-def test_a_reader_says_it_too_where_no_other_study_is_left(client: Any) -> None:
-    experiment = store.open_experiment(client, "gone", tags={schema.KIND: schema.STUDY_KIND})
-    client.delete_experiment(experiment)
+def test_a_reader_says_it_too_where_no_other_study_is_left(store: Store) -> None:
+    experiment = store.open_experiment("gone", tags={schema.KIND: schema.STUDY_KIND})
+    store.client.delete_experiment(experiment)
     for study in ("gone", None):
         with pytest.raises(ServiceError, match=f"restore --experiment-id {experiment}"):
-            experiments_of(client, client.tracking_uri, study)
+            experiments_of(store, study)
+
+
+def test_a_store_is_opened_once_and_again_where_its_file_is_another(
+    store: Store, tmp_path: Path, empty_store: Path
+) -> None:
+    reader = store.client
+    writer = store.create()
+    assert writer is not reader and store.client is writer is store.create()
+    (tmp_path / "mlflow.db").rename(tmp_path / "elsewhere.db")
+    with pytest.raises(ServiceError, match="no such file yet"):
+        _ = store.client
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    assert store.client is not writer
+
+
+def test_a_store_that_keeps_silent_is_named(store: Store) -> None:
+    never = threading.Event()
+    with pytest.raises(StorageError, match=r"mlflow\.db .* no answer within 0\.1 s"):
+        store.call(lambda _: never.wait(), timeout_s=0.1)
+    never.set()
 
 
 def test_mlflow_is_silenced_unless_the_user_says_otherwise(
@@ -198,7 +217,7 @@ def test_mlflow_is_silenced_unless_the_user_says_otherwise(
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert not logging.getLogger("mlflow.store.db.utils").isEnabledFor(logging.INFO)
     monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "info")
-    store.load_mlflow()
+    load_mlflow()
     assert logging.getLogger("mlflow").level == logging.INFO
 
 

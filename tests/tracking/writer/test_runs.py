@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from tune_speed.core.errors import ConfigError
+from tune_speed.tracking import Store
 from tune_speed.tracking.schema import Point
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.runs import RunRef, StudyRuns
@@ -11,106 +12,106 @@ from tune_speed.tracking.writer.runs import RunRef, StudyRuns
 KEY = ("estimate", "t0000")
 
 
-def open_runs(client: Any, *, search_id: str = "") -> StudyRuns:
-    return StudyRuns.open(client, study="study", search_id=search_id, tags={})
+def open_runs(store: Store, *, search_id: str = "") -> StudyRuns:
+    return StudyRuns.open(store, study="study", search_id=search_id, tags={})
 
 
 def begin(runs: StudyRuns) -> RunRef:
     return runs.begin(KEY, params={}, start_ms=1000)
 
 
-def test_more_than_mlflow_takes_at_once_arrives_whole(client: Any) -> None:
-    runs = open_runs(client)
+def test_more_than_mlflow_takes_at_once_arrives_whole(store: Store) -> None:
+    runs = open_runs(store)
     ref = begin(runs)
     points = [Point("accuracy", i / 3000, 1000 + i, i) for i in range(3000)]
     params = {f"p{i}": "x" * 6000 for i in range(250)}  # 1.5 MB, where a request may have 1 MB.
     tags = {f"tag{i}": "y" * 5000 for i in range(150)}
     runs.write(ref, points=points, params=params, tags=tags)
-    data = client.get_run(ref.run_id).data
+    data = store.client.get_run(ref.run_id).data
     assert params.items() <= data.params.items() and tags.items() <= data.tags.items()
-    assert len(client.get_metric_history(ref.run_id, "accuracy")) == 3000
+    assert len(store.client.get_metric_history(ref.run_id, "accuracy")) == 3000
 
 
-def test_writing_twice_leaves_everything_once(client: Any) -> None:
-    runs = open_runs(client)
+def test_writing_twice_leaves_everything_once(store: Store) -> None:
+    runs = open_runs(store)
     ref = begin(runs)
     points = [Point("accuracy", 0.5, 1000, 1), Point("accuracy", 0.5, 1000, 1)]
     for _ in range(2):
         runs.write(ref, points=points, params={"a": "1"}, tags={"b": "2"})
         runs.end(ref, "FINISHED")
-    assert len(client.get_metric_history(ref.run_id, "accuracy")) == 1
+    assert len(store.client.get_metric_history(ref.run_id, "accuracy")) == 1
 
 
-def test_a_run_is_found_by_whoever_looks_next(client: Any) -> None:
-    first = begin(open_runs(client))
-    again = open_runs(client)
+def test_a_run_is_found_by_whoever_looks_next(store: Store) -> None:
+    first = begin(open_runs(store))
+    again = open_runs(store)
     assert again.known()[KEY].run_id == first.run_id
     assert begin(again).run_id == first.run_id
-    assert KEY not in open_runs(client, search_id="another").known()
+    assert KEY not in open_runs(store, search_id="another").known()
 
 
-def test_a_run_whose_answer_was_lost_is_found_and_not_made_twice(client: Any) -> None:
-    runs = open_runs(client)
-    create_run = client.create_run
+def test_a_run_whose_answer_was_lost_is_found_and_not_made_twice(store: Store) -> None:
+    runs = open_runs(store)
+    create_run = store.client.create_run
 
     def lose_the_answer(*arguments: Any, **settings: Any) -> None:
         create_run(*arguments, **settings)
         raise ConnectionError("lost")
 
-    client.create_run = lose_the_answer
+    store.client.create_run = lose_the_answer
     with pytest.raises(ConnectionError):
         begin(runs)
-    client.create_run = create_run
+    store.client.create_run = create_run
     begin(runs)
-    assert len(client.search_runs([runs.experiment_id], "attributes.run_name = 't0000'")) == 1
+    assert len(store.client.search_runs([runs.experiment_id], "attributes.run_name = 't0000'")) == 1
 
 
 @pytest.mark.parametrize(
     "there", ["", f"an older one\n\n{descriptions.OURS}", "mine: do not touch"]
 )
 def test_an_experiments_description_is_replaced_unless_somebody_changed_it(
-    client: Any, there: str
+    store: Store, there: str
 ) -> None:
-    experiment_id = open_runs(client).experiment_id
+    experiment_id = open_runs(store).experiment_id
     if there:
-        client.set_experiment_tag(experiment_id, descriptions.NOTE, there)
+        store.client.set_experiment_tag(experiment_id, descriptions.NOTE, there)
     plan = descriptions.SearchPlan(
         study="study", workload={}, workload_name="w", searched={"a.b": "x"}
     )
-    runs = StudyRuns.open(client, study="study", search_id="s", tags={}, plan=plan)
-    note = client.get_experiment(experiment_id).tags[descriptions.NOTE]
+    runs = StudyRuns.open(store, study="study", search_id="s", tags={}, plan=plan)
+    note = store.client.get_experiment(experiment_id).tags[descriptions.NOTE]
     assert note == (there if there.startswith("mine") else descriptions.study_note(plan))
-    assert client.get_run(runs.parent.run_id).data.tags["tune_speed.searched"] == "a.b"
+    assert store.client.get_run(runs.parent.run_id).data.tags["tune_speed.searched"] == "a.b"
 
 
-def open_only(client: Any, search_id: str) -> StudyRuns:
-    return StudyRuns.open(client, study="study", search_id=search_id, tags={}, is_only=True)
+def open_only(store: Store, search_id: str) -> StudyRuns:
+    return StudyRuns.open(store, study="study", search_id=search_id, tags={}, is_only=True)
 
 
-def test_a_second_search_of_a_name_is_refused_and_leaves_nothing(client: Any) -> None:
-    first = open_only(client, "a")
+def test_a_second_search_of_a_name_is_refused_and_leaves_nothing(store: Store) -> None:
+    first = open_only(store, "a")
     with pytest.raises(ConfigError, match=r"name of its own in MLflow.*running.*--set study=NAME"):
-        open_only(client, "b")
-    assert open_only(client, "a").parent.run_id == first.parent.run_id
+        open_only(store, "b")
+    assert open_only(store, "a").parent.run_id == first.parent.run_id
     first.end(first.parent, "KILLED")
-    assert [r.info.run_id for r in client.search_runs([first.experiment_id])] == [
+    assert [r.info.run_id for r in store.client.search_runs([first.experiment_id])] == [
         first.parent.run_id
     ]
 
 
-def test_a_name_is_free_where_nothing_came_of_the_other_search(client: Any) -> None:
-    first = open_only(client, "a")
+def test_a_name_is_free_where_nothing_came_of_the_other_search(store: Store) -> None:
+    first = open_only(store, "a")
     first.end(first.parent, "KILLED")
-    second = open_only(client, "b")
+    second = open_only(store, "b")
     second.end(second.parent, "FINISHED")
     first.write(first.parent, points=[Point("trials", 1.0, 1000, 1)], tags={})
     with pytest.raises(ConfigError, match="1 trial finished, killed"):
-        open_only(client, "c")
+        open_only(store, "c")
 
 
-def test_of_two_that_begin_at_the_same_moment_one_goes_on(client: Any) -> None:
+def test_of_two_that_begin_at_the_same_moment_one_goes_on(store: Store) -> None:
     gate = threading.Barrier(2)
-    create_run = client.create_run
+    create_run = store.client.create_run
 
     def create_together(*arguments: Any, **settings: Any) -> Any:
         gate.wait(20)  # Both have seen that there is no other.
@@ -121,20 +122,20 @@ def test_of_two_that_begin_at_the_same_moment_one_goes_on(client: Any) -> None:
 
     def begin_one(search_id: str) -> None:
         try:
-            opened.append(open_only(client, search_id))
+            opened.append(open_only(store, search_id))
         except ConfigError as error:
             refused.append(error)
 
-    there = open_runs(client, search_id="")  # The experiment is there.
+    there = open_runs(store, search_id="")  # The experiment is there.
     there.end(there.parent, "FINISHED")
-    client.create_run = create_together
+    store.client.create_run = create_together
     threads = [threading.Thread(target=begin_one, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert len(opened) >= 1 and len(opened) + len(refused) == 2
-    running = client.search_runs([opened[0].experiment_id], "attributes.status = 'RUNNING'")
+    running = store.client.search_runs([opened[0].experiment_id], "attributes.status = 'RUNNING'")
     assert len(running) == len(opened) == 1
 
 
@@ -173,13 +174,13 @@ def test_run_is_complete_once_its_outcome_is_delivered(
     ],
 )
 def test_the_data_of_a_search_stand_beside_its_run_once(
-    client: Any, workload: dict[str, Any], name: str, source: str
+    store: Store, workload: dict[str, Any], name: str, source: str
 ) -> None:
     plan = descriptions.SearchPlan(study="study", workload=workload, workload_name="own data")
     for _ in range(2):  # As a search that resumes does.
         runs = StudyRuns.open(
-            client, study="study", search_id="", tags={"workload_hash": "0123abcd"}, plan=plan
+            store, study="study", search_id="", tags={"workload_hash": "0123abcd"}, plan=plan
         )
-    (found,) = client.get_run(runs.parent.run_id).inputs.dataset_inputs
+    (found,) = store.client.get_run(runs.parent.run_id).inputs.dataset_inputs
     assert (found.dataset.name, found.dataset.digest) == (name, "0123abcd")
     assert source in found.dataset.source and found.tags[0].value == "training"

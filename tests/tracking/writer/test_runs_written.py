@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from tune_speed.tracking import schema
+from tune_speed.tracking import Store, schema
 from tune_speed.tracking.schema import Point
 from tune_speed.tracking.writer.runs import RunRef, StudyRuns, _batches, _fullness
 
@@ -54,12 +54,12 @@ def test_requests_are_as_few_as_their_limits_allow() -> None:
     assert len(client.requests) == 4
 
 
-def open_runs(client: Any, search_id: str = "") -> StudyRuns:
-    return StudyRuns.open(client, study="study", search_id=search_id, tags={"workload": "w"})
+def open_runs(store: Store, search_id: str = "") -> StudyRuns:
+    return StudyRuns.open(store, study="study", search_id=search_id, tags={"workload": "w"})
 
 
-def test_run_of_a_trial_has_its_start_name_parent_and_tags(client: Any) -> None:
-    runs = open_runs(client)
+def test_run_of_a_trial_has_its_start_name_parent_and_tags(store: Store) -> None:
+    runs = open_runs(store)
     ref = runs.begin(KEY, params={}, start_ms=1234)
     assert (ref.start_ms, ref.status, ref.has_board, ref.has_points) == (
         1234,
@@ -67,7 +67,7 @@ def test_run_of_a_trial_has_its_start_name_parent_and_tags(client: Any) -> None:
         True,
         False,
     )
-    run = client.get_run(ref.run_id)
+    run = store.client.get_run(ref.run_id)
     assert (run.info.run_name, run.info.start_time) == ("t0000", 1234)
     expected = schema.start_tags("t0000", kind="estimate") | schema.study_tag_entries(
         "study", {"workload": "w"}
@@ -78,29 +78,29 @@ def test_run_of_a_trial_has_its_start_name_parent_and_tags(client: Any) -> None:
     assert runs.parent.status == "RUNNING"
 
 
-def test_run_that_ended_runs_again_and_one_that_contradicts_goes_to_the_trash(client: Any) -> None:
-    runs = open_runs(client)
+def test_run_that_ended_runs_again_and_one_that_contradicts_goes_to_the_trash(store: Store) -> None:
+    runs = open_runs(store)
     ref = runs.begin(KEY, params={}, start_ms=1)
     runs.write(ref, params={"a": "1"})
     runs.end(ref, "KILLED")
     assert ref.status == "KILLED"
-    again = open_runs(client)
+    again = open_runs(store)
     back = again.begin(KEY, params={"a": "1"}, start_ms=2)
     assert back.run_id == ref.run_id and back.status == "RUNNING"
-    assert client.get_run(ref.run_id).info.status == "RUNNING"
+    assert store.client.get_run(ref.run_id).info.status == "RUNNING"
     other = again.begin(KEY, params={"a": "2"}, start_ms=3)
     assert other.run_id != ref.run_id and other.start_ms == 3
-    assert client.get_run(ref.run_id).info.lifecycle_stage == "deleted"
+    assert store.client.get_run(ref.run_id).info.lifecycle_stage == "deleted"
 
 
 @pytest.mark.parametrize("is_found", [False, True])
-def test_parameters_of_a_complete_run_stay_in_the_store(client: Any, is_found: bool) -> None:
+def test_parameters_of_a_complete_run_stay_in_the_store(store: Store, is_found: bool) -> None:
     """Those of 20,000 runs would take more memory than all else that is known of them."""
-    runs = open_runs(client)
+    runs = open_runs(store)
     ref = runs.begin(KEY, params={}, start_ms=1)
     runs.write(ref, params={"a": "1"}, tags={schema.BOARD: "{}"})
     runs.end(ref, "FINISHED")
-    again = open_runs(client) if is_found else runs
+    again = open_runs(store) if is_found else runs
     assert again.known()[KEY].params is None
     same = again.begin(KEY, params={"a": "1"}, start_ms=2)
     assert same.run_id == ref.run_id and same.params == {"a": "1"}
@@ -109,17 +109,17 @@ def test_parameters_of_a_complete_run_stay_in_the_store(client: Any, is_found: b
 
 
 @pytest.mark.parametrize("is_first_fuller", [True, False])
-def test_of_two_runs_of_a_trial_the_fuller_stays(client: Any, is_first_fuller: bool) -> None:
-    runs = open_runs(client)
+def test_of_two_runs_of_a_trial_the_fuller_stays(store: Store, is_first_fuller: bool) -> None:
+    runs = open_runs(store)
     tags = {"mlflow.parentRunId": runs.parent.run_id}
     tags |= schema.start_tags("t0000", kind="estimate")
-    pair = [client.create_run("1", tags=tags, start_time=ms).info.run_id for ms in (10, 20)]
+    pair = [store.client.create_run("1", tags=tags, start_time=ms).info.run_id for ms in (10, 20)]
     full = pair[0 if is_first_fuller else 1]
-    client.set_terminated(full, "FINISHED")
-    client.log_metric(full, "accuracy", 0.5)
+    store.client.set_terminated(full, "FINISHED")
+    store.client.log_metric(full, "accuracy", 0.5)
     found = runs.known()[KEY]
     assert found.run_id == full and found.has_points and not found.has_board
-    stages = [client.get_run(run_id).info.lifecycle_stage for run_id in pair]
+    stages = [store.client.get_run(run_id).info.lifecycle_stage for run_id in pair]
     assert stages == ["active" if run_id == full else "deleted" for run_id in pair]
 
 
@@ -134,11 +134,11 @@ def test_full_is_first_what_ended_then_what_boards_find() -> None:
     assert _fullness(order[1]) == _fullness(RunRef("r", 0, "RUNNING"))
 
 
-def test_files_are_stored_as_they_are(client: Any, tmp_path: Any) -> None:
-    runs = open_runs(client)
+def test_files_are_stored_as_they_are(store: Store, tmp_path: Any) -> None:
+    runs = open_runs(store)
     ref = runs.begin(KEY, params={}, start_ms=1)
     runs.write_files(ref, {"a.txt": "größer", "b.txt": ""})
-    assert {file.path for file in client.list_artifacts(ref.run_id)} == {"a.txt", "b.txt"}
-    path = client.download_artifacts(ref.run_id, "a.txt", str(tmp_path))
+    assert {file.path for file in store.client.list_artifacts(ref.run_id)} == {"a.txt", "b.txt"}
+    path = store.client.download_artifacts(ref.run_id, "a.txt", str(tmp_path))
     with open(path, encoding="utf-8") as file:
         assert file.read() == "größer"

@@ -20,7 +20,7 @@ from helpers.tracking.servers import (
 from helpers.tracking.stores import check_each_once, runs_of_trials
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.tracking import Tracker, find_trial, find_trials, list_studies, open_store, run_url
+from tune_speed.tracking import Query, Store, Tracker, find_trial, find_trials, list_studies
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +92,7 @@ def server(folder: Path, database: str) -> Iterator[MlflowServer]:
 
 
 def track(uri: str, study: str) -> Tracker:
-    return Tracker(open_store(uri), study=study, study_tags={}, linger_s=0.1)
+    return Tracker(Store(uri), study=study, study_tags={}, linger_s=0.1)
 
 
 def run_trial(tracker: Tracker, trial_id: str, *, slowness: float = 1.0) -> None:
@@ -122,12 +122,12 @@ def check(database: str, study: str, trial_ids: list[str]) -> None:
 def test_a_server_holds_a_study_and_links_to_it(
     server: MlflowServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    tracker = Tracker(open_store(server.uri), study="plain", study_tags={})
+    tracker = Tracker(Store(server.uri), study="plain", study_tags={})
     run_trial(tracker, "t0000")
     assert tracker.close(timeout_s=60) == ()
-    trial = find_trial(server.uri, "plain/t0000")
+    trial = find_trial(Store(server.uri), "plain/t0000")
     assert trial.has_curve and trial.record == make_record()
-    url = run_url(server.uri, trial)
+    url = Store(server.uri).page(trial.experiment_id, trial.run_id)
     assert url is not None and url.startswith(server.uri) and trial.run_id in url
     assert capfd.readouterr() == ("", "")
 
@@ -174,7 +174,7 @@ def test_a_killed_server_costs_no_search_anything(server: MlflowServer, database
     assert away.close(timeout_s=60) == () and away.trouble is None
     assert "answers again" in away.news()[0]
     check(database, "away", ["t0000", "t0001", "t0002", "t0003"])
-    assert len(find_trials(server.uri, study="away")) == 4
+    assert len(find_trials(Store(server.uri), Query(study="away"))) == 4
     check_what_a_resumed_search_delivers(server, database, "ended")
 
 
@@ -224,9 +224,9 @@ def check_what_a_resumed_search_delivers(server: MlflowServer, database: str, st
         assert resumed.close(timeout_s=60) == ()
     runs = check_each_once(database, study, {"t0000": "FINISHED", "t0001": "FINISHED"})
     assert [run.steps() for run in runs] == [CURVE, [10]]  # The records made here hold one step.
-    studies = {each.name: each for each in list_studies(server.uri)}
+    studies = {each.name: each for each in list_studies(Store(server.uri))}
     assert sum(studies[study].num_trials.values()) == 2
-    assert len(find_trials(server.uri, study=study)) == 2
+    assert len(find_trials(Store(server.uri), Query(study=study))) == 2
 
 
 def test_lost_answers_leave_nothing_twice(server: MlflowServer, database: str) -> None:
@@ -263,4 +263,4 @@ def test_what_a_frozen_server_takes_after_it_was_given_up_is_there_once(
 
 def test_a_server_without_tls_says_so_to_who_expects_it(server: MlflowServer) -> None:
     with pytest.raises(ServiceError, match=r"does not speak TLS.*http://"):
-        open_store(server.uri.replace("http:", "https:"))
+        Store(server.uri.replace("http:", "https:")).create()

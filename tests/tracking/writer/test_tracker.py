@@ -15,7 +15,7 @@ from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.core.records import Recommended, Status, StepTime, Timing, TrialRecord
 from tune_speed.core.words import StopReason
-from tune_speed.tracking import Tracker, schema
+from tune_speed.tracking import Store, Tracker, schema
 from tune_speed.tracking.store.sqlite import check
 from tune_speed.tracking.writer.descriptions import NOTE, SearchPlan
 from tune_speed.tracking.writer.tracker import Undelivered, deliver, names_of
@@ -291,13 +291,10 @@ def test_reconcile_delivers_what_is_missing_once(client: Any, make_tracker: Make
     assert client.get_run(first.run_id).data.metrics["trials"] == 3.0
 
 
-def test_records_of_one_workload_are_delivered_without_a_search(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+def test_records_of_one_workload_are_delivered_without_a_search(uri: str) -> None:
     records = [make_record("t0000"), make_record("t0001", Status.MISSED)]
     for _ in range(2):
-        assert deliver(records, study="study", search_id="s") == ()
+        assert deliver(Store(uri), records, study="study", search_id="s") == ()
     check_each_once(uri, "study", {"t0000": "FINISHED", "t0001": "FINISHED"})
     (search,) = runs_of_searches(uri, "study")
     assert search.status == "FINISHED" and search.steps("trials") == [2]

@@ -11,7 +11,7 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from tune_speed.core.records import Status
 from tune_speed.tracking import Tracker, schema
-from tune_speed.tracking.writer import descriptions
+from tune_speed.tracking.writer import descriptions, runs
 from tune_speed.tracking.writer import tracker as tracker_module
 from tune_speed.tracking.writer.descriptions import NOTE, SearchPlan
 
@@ -58,12 +58,12 @@ def test_pause_doubles_up_to_half_a_minute_and_is_short_again_after_a_success(
         for _ in range(9):
             idle._summary.is_new = True
             idle._deliver(is_last=False)
-            pauses.append(idle._store.retry_at - 1000)
+            pauses.append(idle._link.retry_at - 1000)
         assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
         assert idle.trouble is not None and "gone" in idle.trouble
         monkeypatch.setattr(idle._runs, "write", write)
         idle._deliver(is_last=False)
-        assert idle.trouble is None and idle._store.had_trouble
+        assert idle.trouble is None and idle._link.had_trouble
 
 
 def test_searches_that_lost_one_server_do_not_return_all_at_once(
@@ -73,21 +73,21 @@ def test_searches_that_lost_one_server_do_not_return_all_at_once(
     monkeypatch.setattr(idle._runs, "write", fail(GONE))
     pauses = []
     for _ in range(300):
-        idle._store.pause_s, idle._summary.is_new = 8.0, True
+        idle._link.pause_s, idle._summary.is_new = 8.0, True
         idle._deliver(is_last=False)
-        pauses.append(idle._store.retry_at - 1000)
+        pauses.append(idle._link.retry_at - 1000)
     assert 6.0 <= min(pauses) < 6.2 and 9.8 < max(pauses) <= 10.0
 
 
 def test_news_are_told_once_when_trouble_comes_changes_or_goes(idle: Tracker) -> None:
     assert idle.news() == ()
     for trouble in ("locked", "full"):
-        idle._store.trouble = trouble
+        idle._link.trouble = trouble
         assert idle.news() == (
             f"trials go on, and their results wait in the study's ledger: {trouble}",
         )
         assert idle.news() == ()
-    idle._store.trouble = None
+    idle._link.trouble = None
     assert idle.news() == ("MLflow answers again, and gets what it has missed",)
     assert idle.news() == ()
 
@@ -197,7 +197,7 @@ def test_after_trouble_the_end_looks_for_runs_that_are_there_twice(
     # As a request leaves it whose answer was lost.
     tags = {"mlflow.parentRunId": idle.run_id, **schema.start_tags("t0000", kind="estimate")}
     client.create_run(idle.experiment_id, tags=tags)
-    idle._store.had_trouble = had_trouble
+    idle._link.had_trouble = had_trouble
     idle._deliver(is_last=True)
     there = client.search_runs([idle.experiment_id], f"tags.`{schema.TRIAL_ID}` = 't0000'")
     assert len(there) == 2 - had_trouble
@@ -215,7 +215,7 @@ def test_what_had_no_time_says_so_in_the_order_of_trials(idle: Tracker) -> None:
         ("t0002", reason),
         ("t0003", "too long"),
     )
-    idle._store.trouble = "full"
+    idle._link.trouble = "full"
     assert {missing.reason for missing in idle.close(timeout_s=0)} == {"full", "too long"}
 
 
@@ -266,7 +266,7 @@ def test_search_describes_itself_and_links_to_its_best_where_that_has_a_run(
 def test_waits_have_the_figures_that_are_documented() -> None:
     assert tracker_module.FIRST_PAUSE_S == 0.5 and tracker_module.LONGEST_PAUSE_S == 30
     assert tracker_module.LINGER_S == 1 and tracker_module.LONGEST_PAUSE_AT_THE_END_S == 1
-    assert tracker_module.OPEN_S == 120 and tracker_module.DELIVERY_S == 60
+    assert runs.OPEN_S == 120 and tracker_module.DELIVERY_S == 60
 
 
 def test_trial_that_runs_again_is_expected_again_whatever_of_it_was_delivered(

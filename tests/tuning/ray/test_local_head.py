@@ -19,7 +19,7 @@ from helpers.processes import command_of, is_alive
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.study.settings import ResourceConfig
-from tune_speed.tracking.store.store import open_experiment, open_store
+from tune_speed.tracking.store.store import Store
 from tune_speed.tuning import services
 from tune_speed.tuning.ray import health
 from tune_speed.tuning.ray.health import Head
@@ -163,11 +163,11 @@ def test_head_ends_with_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_deleted_study_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    client = open_store(uri)
-    client.delete_experiment(open_experiment(client, "gone", tags={}))
+    store = Store(uri)
+    store.create().delete_experiment(store.open_experiment("gone", tags={}))
     monkeypatch.setattr(health, "KEEP", IGNORES_ALL)
     config = SimpleNamespace(resources=ResourceConfig(cpu=1))
     study: Any = SimpleNamespace(name="gone", search=config, loop=...)
     with pytest.raises(ServiceError, match="experiments restore"):
-        services.store_and_ray(study, uri=uri, address=None, pin=None).__enter__()
+        services.store_and_ray(study, store, address=None, pin=None).__enter__()
     assert Head.own is None

@@ -280,19 +280,18 @@ def deliver_runs(ablation: Ablation) -> str:
         return ""
     if find_spec("mlflow") is None:
         return "MLflow is not installed: the runs are in the ledger only"
-    from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
+    from tune_speed.tracking.store.store import Store
     from tune_speed.tracking.writer.tracker import deliver, names_of
 
-    study = ablation.result.study
+    study, store = ablation.result.study, Store()
     try:
-        missing = deliver(ablation.records, study=study, search_id=study)
+        missing = deliver(store, ablation.records, study=study, search_id=study)
     except (ServiceError, StorageError) as error:
         return f"warning: MLflow has not got the runs; the same command delivers them: {error}"
     if not missing:
         return ""
     named = f"{names_of(missing)} ({missing[0].reason})"
-    uri = strip_secrets(tracking_uri())
-    return f"warning: MLflow at {uri} has not taken {named}; the same command delivers them"
+    return f"warning: MLflow at {store} has not taken {named}; the same command delivers them"
 
 
 def save_result(ablation: Ablation) -> Path:

@@ -16,7 +16,7 @@ from tune_speed.core.words import ProposalKind, ProposalReason
 from tune_speed.custom.spec import task_of
 from tune_speed.experiments.certification import certificate as sections
 from tune_speed.experiments.certification.schedule import FinalRank, Turn
-from tune_speed.tracking.reader.queries import TrackedTrial
+from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.provenance import Surroundings
 

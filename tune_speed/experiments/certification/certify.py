@@ -34,8 +34,9 @@ from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig
 from tune_speed.tracking.reader.leaders import find_leaders
-from tune_speed.tracking.reader.queries import TrackedTrial, find_trials
-from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
+from tune_speed.tracking.reader.queries import Query, find_trials
+from tune_speed.tracking.reader.tables import TrackedTrial
+from tune_speed.tracking.store.store import Store
 from tune_speed.tracking.writer.tracker import Undelivered, deliver
 from tune_speed.training.trial import Allotment, SpecBase
 from tune_speed.tuning.provenance import Surroundings
@@ -82,14 +83,14 @@ def certify(
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
     check_study_name(study)
-    uri = tracking_uri()
-    favourites = find_leaders(uri, study=study, top=1).favourites
-    estimates = find_estimates(uri, study, device)
+    store = Store()
+    favourites = find_leaders(store, Query(study=study), top=1).favourites
+    estimates = find_estimates(store, study, device)
     best = favourites.get(board_key(estimates[0].record), [])
     finalists = choose_finalists(estimates, config.top, [each.trial_id for each in best])
     first = finalists[0].record
     refuse_other_loop(study, first, loop)
-    leader = find_leader(uri, finalists)
+    leader = find_leader(store, finalists)
     header = {
         **config.model_dump(),
         "finalists": [each.name for each in finalists],
@@ -126,7 +127,7 @@ def certify(
             runs=ledger.records,
             ranks=ranks,
             surroundings={name: session.surroundings(name) for name in session.everyone},
-            uri=strip_secrets(uri),
+            uri=str(store),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
             chosen_by=_chosen_by(config.top, estimates, by_expected=bool(best)),
@@ -135,7 +136,7 @@ def certify(
         _save(folder / "certified", records, done)
     # The leader has a certified record already; here it only ran next to the others.
     own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
-    undelivered = deliver(own, study=study, search_id=path.stem, parent_kind="certification")
+    undelivered = deliver(store, own, study=study, search_id=path.stem, parent_kind="certification")
     found = (records, tuple(finalists), done.estimates, ranks, folder)
     return CertifyResult(*found, undelivered, False)
 
@@ -301,14 +302,14 @@ def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> 
     replace_text(folder / "packages.txt", before.code.lock)
 
 
-def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTrial]:
+def find_estimates(store: Store, study: str, device: str | None) -> list[TrackedTrial]:
     """Returns the study's estimates of one device, protocol and target, the last.
 
     Raises: ConfigError if none met the target, or they are of several devices; ServiceError.
     """
     found = [
         each
-        for each in find_trials(uri, study=study, kind="estimate")
+        for each in find_trials(store, Query(study=study, kind="estimate"))
         if (device or "") in str(each.record.device)
         and each.record.protocol_version == PROTOCOL_VERSION
     ]
@@ -353,7 +354,7 @@ def choose_finalists(
     return list(chosen.values())[:top]
 
 
-def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | None:
+def find_leader(store: Store, finalists: Sequence[TrackedTrial]) -> TrackedTrial | None:
     """Returns the best certified result to compare with; None if there is only the finalists'."""
     first = finalists[0].record
     wanted = board_key(first)._replace(kind="certified")
@@ -361,7 +362,7 @@ def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | N
     recipes = [each.record.recipe for each in finalists]
     others = [
         each
-        for each in find_trials(uri, workload=first.workload_name, kind="certified")
+        for each in find_trials(store, Query(workload=first.workload_name, kind="certified"))
         if board_key(each.record) == wanted
         and each.record.is_certified
         and each.record.recipe not in recipes

@@ -4,7 +4,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from tune_speed.core.comparability import Totals, sum_of
@@ -13,10 +13,9 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.prices import prices_file
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
 from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards, with_ranks
-from tune_speed.tracking.filter.where import Where
 from tune_speed.tracking.reader.leaders import find_leaders
-from tune_speed.tracking.reader.matching import Query, find_matching
-from tune_speed.tracking.reader.queries import TrackedTrial
+from tune_speed.tracking.reader.queries import ANY, Query, find_trials
+from tune_speed.tracking.store.store import Store
 
 FIELDS: Mapping[str, str] = {"cost": "expected_cost", "energy": "expected_energy_j"}
 """Of a row, by what boards are ranked."""
@@ -99,27 +98,11 @@ def _ranked_by(board: Board, order: str) -> Board:
     return board.model_copy(update={"order": order, "rows": (*ranked, *others)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Which trials of a store are wanted; None: any."""
-
-    uri: str
-    study: str | None = None
-    workload: str | None = None
-    device: str | None = None
-    """Part of the device's name, in whatever case."""
-    kind: str | None = None
-    where: Where | None = None
-    target: float | None = None
-
-    @property
-    def of_trial(self) -> dict[str, Any]:
-        return {n: getattr(self, n) for n in ("study", "workload", "device", "kind")}
-
-
 def find_boards(
-    choice: Choice,
+    store: Store,
+    query: Query = ANY,
     *,
+    target: float | None = None,
     top: int,
     with_misses: bool = False,
     best_of: str | None = None,
@@ -132,23 +115,24 @@ def find_boards(
     Raises: ServiceError; ConfigError on a filter's field, or a parameter, that no trial has.
     """
     if best_of is not None or order != "time":
-        every = find_boards(choice, top=sys.maxsize, with_misses=with_misses)
+        every = find_boards(store, query, target=target, top=sys.maxsize, with_misses=with_misses)
         return [_best_of_each(board, best_of, top=top) for board in ordered(every, order)]
-    is_whole = with_misses or choice.where is not None
-    leaders = find_leaders(choice.uri, **choice.of_trial, top=1 if is_whole else top)
+    where = query.where
+    is_whole = with_misses or where is not None
+    leaders = find_leaders(store, query, top=1 if is_whole else top)
     # Certified trials do not say what the search before them cost.
-    has_cost = not is_whole or (choice.where is None and choice.kind is not None)
+    has_cost = not is_whole or (where is None and query.kind is not None)
     boards = make_boards(
-        ((t.run_id, t.record) for t in (chosen_trials(choice) if is_whole else leaders.trials)),
+        ((t.run_id, t.record) for t in (find_trials(store, query) if is_whole else leaders.trials)),
         top=top,
         with_misses=with_misses,
         totals=None if is_whole else leaders.totals,
         study_totals=leaders.study_totals if has_cost else None,
-        where=choice.where.text if choice.where else "",
+        where=where.text if where else "",
         favourites=leaders.favourites,
         range_ends=leaders.range_ends,
     )
-    return [board for board in boards if choice.target in (None, board.target)]
+    return [board for board in boards if target in (None, board.target)]
 
 
 def _best_of_each(board: Board, name: str | None, *, top: int) -> Board:
@@ -178,16 +162,12 @@ def _is_choice(value: Any) -> bool:
     return isinstance(value, str | bool)
 
 
-def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
+def find_history(
+    store: Store, query: Query = ANY, *, target: float | None = None, top: int
+) -> list[RecordHeld]:
     """Returns the latest `top` records of each board as they were set; raises as `find_boards`."""
-    found = chosen_trials(choice, only_reached=True)  # A miss sets no record.
+    # A miss sets no record.
+    found = find_trials(store, replace(query, only_reached=True))
     boards = boards_of(record_history(trial.record for trial in found))
-    chosen = [board for board in boards if choice.target in (None, board[0].target)]
+    chosen = [board for board in boards if target in (None, board[0].target)]
     return [held for board in chosen for held in board[-top:]]
-
-
-def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[TrackedTrial]:
-    """Returns all chosen trials, or those of them that met the target; raises as `find_boards`."""
-    return find_matching(
-        choice.uri, choice.where, Query(**choice.of_trial, only_reached=only_reached)
-    )

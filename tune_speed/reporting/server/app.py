@@ -24,13 +24,14 @@ from starlette.routing import Route
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.core.folders import STUDY_NAME
 from tune_speed.core.records import Status
-from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.queries import find_boards
 from tune_speed.reporting.page.site import RecipeYaml, board_table, in_order, render, render_part
 from tune_speed.reporting.page.words import moment, seconds
 from tune_speed.reporting.server.channel import Channel, Moment, Part, in_thread
 from tune_speed.reporting.server.helm import Helm, fields_of
 from tune_speed.reporting.server.live_study import RUN_ID, LiveStudy, study_address, trials_address
 from tune_speed.tracking.reader.studies import StudySummary, list_studies
+from tune_speed.tracking.store.store import Store
 
 # Studies whose trials stay in memory.
 MOST_STUDIES = 12
@@ -58,13 +59,18 @@ class LivePages:
     """Answers requests about one store. For one event loop."""
 
     def __init__(
-        self, uri: str, *, recipe_yaml: RecipeYaml, ending: asyncio.Event, helm: Helm | None = None
+        self,
+        store: Store,
+        *,
+        recipe_yaml: RecipeYaml,
+        ending: asyncio.Event,
+        helm: Helm | None = None,
     ) -> None:
         """Streams end when `ending` is set; without `helm` pages have no buttons."""
-        self._uri, self._recipe_yaml, self._ending = uri, recipe_yaml, ending
+        self._store, self._recipe_yaml, self._ending = store, recipe_yaml, ending
         self._helm = helm
         self._heavy = asyncio.Lock()
-        self._store = Channel(partial(read_store, uri), heavy=self._heavy)
+        self._all = Channel(partial(read_store, store), heavy=self._heavy)
         self._studies: dict[str, asyncio.Task[Channel]] = {}
 
     def app(self) -> Starlette:
@@ -84,8 +90,8 @@ class LivePages:
         return Starlette(routes=routes, exception_handlers=dict.fromkeys(known, _problem))
 
     async def _overview(self, name: str, title: str, request: Request) -> Response:
-        moment = await self._store.now()
-        made = await _soon(self._store.part(name))
+        moment = await self._all.now()
+        made = await _soon(self._all.part(name))
         return _page(
             "live_overview.html.j2", moment.facts, base="", name=name, title=title, made=made
         )
@@ -142,14 +148,14 @@ class LivePages:
             async for now in channel.moments(self._ending):
                 yield f"data: {json.dumps(now.facts)}\n\n" if now else ":\n\n"
 
-        if self._store.viewers + sum(map(_viewers, self._studies.values())) >= MOST_STREAMS:
+        if self._all.viewers + sum(map(_viewers, self._studies.values())) >= MOST_STREAMS:
             raise HTTPException(503, f"{MOST_STREAMS} pages are open. Close some of them.")
         return StreamingResponse(stream(), media_type="text/event-stream")
 
     async def _channel(self, request: Request) -> Channel:
         """Returns what is read of the store, or its study. Raises: ConfigError, HTTPException."""
         if "study" not in request.path_params:
-            return self._store
+            return self._all
         study = _matching(request.path_params["study"], STUDY_NAME)
         found = self._studies.pop(study, None)
         if found is None or (found.done() and found.exception() is not None):
@@ -163,7 +169,7 @@ class LivePages:
 
     async def _opened(self, study: str) -> Channel:
         own: dict[str, Any] = {"recipe_yaml": self._recipe_yaml, "helm": self._helm}
-        open_it = partial(LiveStudy, self._uri, study, **own)
+        open_it = partial(LiveStudy, self._store, study, **own)
         return Channel((await in_thread(open_it)).read, heavy=self._heavy)
 
 
@@ -208,9 +214,9 @@ async def _problem(request: Request, error: Exception) -> Response:
 ROWS = 20
 
 
-def read_store(uri: str) -> Moment:
+def read_store(store: Store) -> Moment:
     """Returns what a store has now. Raises: ServiceError or StorageError."""
-    studies = list_studies(uri)
+    studies = list_studies(store)
     stamp = sha256(repr(studies).encode()).hexdigest()[:16]
     running = sum(study.is_running for study in studies)
     facts: dict[str, Any] = {
@@ -224,15 +230,15 @@ def read_store(uri: str) -> Moment:
         "studies": Part(
             lambda: render_part("live_parts.html.j2", "studies", list(map(_row, studies)))
         ),
-        "boards": Part(partial(boards_html, uri), is_heavy=True),
+        "boards": Part(partial(boards_html, store), is_heavy=True),
     }
     return Moment(facts=facts, part_of=parts.get, is_live=running > 0)
 
 
-def boards_html(uri: str) -> str:
+def boards_html(store: Store) -> str:
     """Returns the leaderboards. Raises: ServiceError or StorageError."""
     tables = []
-    for board in in_order(find_boards(Choice(uri=uri), top=ROWS)):
+    for board in in_order(find_boards(store, top=ROWS)):
         links = {
             row.run_id: f"{trials_address(row.study)}{row.run_id}"
             for row in board.rows

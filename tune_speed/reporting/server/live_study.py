@@ -19,10 +19,11 @@ from tune_speed.reporting.page.words import measured_names, moment, seconds
 from tune_speed.reporting.server.channel import Moment, Part
 from tune_speed.reporting.server.helm import Helm, shown_of
 from tune_speed.reporting.study.reader import StudyReader, boarded
-from tune_speed.reporting.study.view import RunningTrial, StudyPart, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import OpenTrial, StudyPart, StudyView, ViewedTrial
 from tune_speed.reporting.watch.screen import state_text
 from tune_speed.reporting.watch.status import State, StudyStatus, fingerprint, glance
 from tune_speed.tracking.notes import NO_NOTE
+from tune_speed.tracking.store.store import Store
 
 # Rows of the table of evaluations: of more, these are the last.
 MOST_EVALUATIONS = 200
@@ -79,7 +80,7 @@ def _of_ended(
     }
 
 
-def _of_running(trial: RunningTrial, seen: StudyStatus, history: History) -> dict[str, Any]:
+def _of_running(trial: OpenTrial, seen: StudyStatus, history: History) -> dict[str, Any]:
     target = seen.parts[0].target if seen.parts else None
     curve = [] if target is None else history(target.metric)
     chosen = ", ".join(f"{name} = {value}" for name, value in trial.params.items())
@@ -141,11 +142,11 @@ class LiveStudy:
     """Reads a study again and again; what it gives out belongs together."""
 
     def __init__(
-        self, uri: str, study: str, *, recipe_yaml: RecipeYaml, helm: Helm | None = None
+        self, store: Store, study: str, *, recipe_yaml: RecipeYaml, helm: Helm | None = None
     ) -> None:
         """Finds the study. Raises: ConfigError if there is none, ServiceError, StorageError."""
         self.study, self._recipe_yaml, self._helm = study, recipe_yaml, helm
-        self._reader = StudyReader(uri, study)
+        self._reader = StudyReader(store, study)
         # Parts are made in threads, and a reader is for one at a time.
         self._lock = threading.Lock()
         self._last: Results | None = None

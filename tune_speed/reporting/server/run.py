@@ -26,7 +26,7 @@ from tune_speed.reporting.page.site import RecipeYaml
 from tune_speed.reporting.server.app import MOST_STREAMS, LivePages
 from tune_speed.reporting.server.helm import Helm
 from tune_speed.tracking.reader.studies import list_studies
-from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.store import Store
 
 BACKLOG = 128
 # Where every address of the machine is listened to, none of which is meant.
@@ -82,7 +82,7 @@ REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-len
 
 
 def serve(
-    uri: str,
+    store: Store,
     *,
     host: str,
     port: int,
@@ -105,26 +105,26 @@ def serve(
             " others. Leave it unset for a new token."
         )
     with listen(host, port) as listener:
-        list_studies(uri)
+        list_studies(store)
         if not token:
             token = None if is_loopback(listener) else secrets.token_urlsafe(24)
         # Importing MLflow takes two seconds, which the first viewer would wait.
-        open_store(uri, create=False)
+        _ = store.client
         announce(address_of(listener, token=token))
-        server = server_of(listener, uri, token=token, recipe_yaml=recipe_yaml, helm=helm)
+        server = server_of(listener, store, token=token, recipe_yaml=recipe_yaml, helm=helm)
         server.run(sockets=[listener])
 
 
 def server_of(
     listener: socket.socket,
-    uri: str,
+    store: Store,
     *,
     token: str | None,
     recipe_yaml: RecipeYaml,
     helm: Helm | None = None,
 ) -> "Server":
     ending = asyncio.Event()
-    pages = LivePages(uri, recipe_yaml=recipe_yaml, ending=ending, helm=helm).app()
+    pages = LivePages(store, recipe_yaml=recipe_yaml, ending=ending, helm=helm).app()
     is_private, port = is_loopback(listener), listener.getsockname()[1]
     return Server(Guard(pages, token=token, is_loopback=is_private, port=port), ending)
 

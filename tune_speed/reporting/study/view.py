@@ -15,7 +15,7 @@ from tune_speed.core.text import moment_s
 from tune_speed.core.words import StopKind
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.tracking.notes import NO_NOTE, Note
-from tune_speed.tracking.reader.study_snapshot import SearchRun
+from tune_speed.tracking.reader.studies import SearchRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class ViewedTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunningTrial:
-    """A trial without an outcome yet."""
+class OpenTrial:
+    """A trial without an outcome: it runs, or it was stopped."""
 
     trial_id: str
     run_id: str
@@ -41,12 +41,19 @@ class RunningTrial:
     """UTC, ISO 8601."""
     params: Mapping[str, str]
     """What the search chose, as text; empty where MLflow does not separate it from the recipe."""
-    accuracy: float | None
-    train_s: float | None
-    """Training clock at that moment [s]."""
-    macro_f1: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All that MLflow has of it, by MLflow's names, each as it was last."""
+    search_run_id: str = ""
+
+    @property
+    def train_s(self) -> float | None:
+        """The training clock at that moment [s]."""
+        return self.metrics.get("train_s")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What stays the same when the trial runs again in another run."""
+        return self.search_run_id, self.trial_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +115,7 @@ class StudyView:
     trials: tuple[ViewedTrial, ...]
     """Estimates, in the order in which they finished."""
     certified: tuple[ViewedTrial, ...]
-    running: tuple[RunningTrial, ...]
+    running: tuple[OpenTrial, ...]
     interrupted: int
     """Trials that were stopped without an outcome, and were not run again yet."""
     boards: tuple[Board, ...] = field(default=())

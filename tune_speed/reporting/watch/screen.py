@@ -12,7 +12,7 @@ from tune_speed.core.comparability import final_metric, result_text
 from tune_speed.core.records import Status, TrialRecord, counts_of_ends, ended_as
 from tune_speed.core.text import counted, device_text, duration
 from tune_speed.reporting.leaderboard.text import describe_params
-from tune_speed.reporting.study.view import RunningTrial, StudyPart, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import OpenTrial, StudyPart, StudyView, ViewedTrial
 from tune_speed.reporting.watch.status import State, StudyStatus
 from tune_speed.tracking.schema import metric_key
 
@@ -223,11 +223,10 @@ def _best_rows(part: StudyPart, view: StudyView) -> Iterator[tuple[str, Renderab
         yield "certified", Text(plain(f"{counted(certified, 'trial')}; see {command}"))
 
 
-def _running_rows(trials: Sequence[RunningTrial], target: str) -> Iterator[_Cells]:
+def _running_rows(trials: Sequence[OpenTrial], target: str) -> Iterator[_Cells]:
     metric = target.partition(" ")[0] or "accuracy"
     for trial in trials:
-        own = trial.metrics.get(metric_key(metric))
-        value = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}.get(metric, own)
+        value = trial.metrics.get(metric_key(metric))
         known = "not evaluated yet" if value is None else f"{metric} {value:.4f}"
         clock = "" if trial.train_s is None else f"{trial.train_s:.2f} s"
         chosen = describe_params({k: _value(v) for k, v in trial.params.items()})

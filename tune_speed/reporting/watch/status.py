@@ -4,15 +4,21 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from tune_speed.core.forecast import Outlook
 from tune_speed.core.records import Status
 from tune_speed.core.text import moment_s
-from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial, search_clock_s
-from tune_speed.tracking.reader.study_snapshot import SearchRun
+from tune_speed.reporting.study.view import (
+    OpenTrial,
+    StudyPart,
+    StudyView,
+    ViewedTrial,
+    search_clock_s,
+)
+from tune_speed.tracking.reader.studies import SearchRun
 from tune_speed.tracking.schema import PREFIX, unpack_steered
 
 # A search that has written nothing for so long may be gone: trials are evaluated more often.
@@ -135,11 +141,17 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "left_s": seen.left_s,
         "chance": seen.chance,
         "parts": [_part_dict(part) for part in seen.parts],
-        "running": [asdict(trial) for trial in view.running],
+        "running": list(map(_open_trial, view.running)),
         "last": [_ended_dict(trial) for trial in seen.last],
         "url": view.url,
         "ui_command": view.ui_command,
     }
+
+
+def _open_trial(trial: OpenTrial) -> dict[str, Any]:
+    named = {name: trial.metrics.get(name) for name in ("accuracy", "train_s", "macro_f1")}
+    known = {n: value for n, value in vars(trial).items() if n != "search_run_id"}
+    return {**known, **named}
 
 
 def fingerprint(view: StudyView) -> tuple[Any, ...]:

@@ -336,6 +336,10 @@ class Where:
             )
 
 
+def where_of(text: str | None) -> Where | None:
+    return None if text is None else parse_where(text)
+
+
 def parse_where(text: str) -> Where:
     """Returns the filter that `text` says. Raises: ConfigError, with the place, if it says none."""
     return Where(text, Parser(text).parse())

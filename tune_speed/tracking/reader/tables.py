@@ -4,13 +4,13 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.queries import TrackedTrial
-from tune_speed.tracking.store.errors import explain, within
-from tune_speed.tracking.store.store import engine_of
-from tune_speed.tracking.store.uri import sqlite_path, store_kind
+from tune_speed.tracking.store.opening import engine_of, explain, within
+from tune_speed.tracking.store.store import Store
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -30,6 +30,21 @@ READ_S = 300.0
 Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrackedTrial:
+    """A finished trial, and where MLflow stores it."""
+
+    run_id: str
+    experiment_id: str
+    record: TrialRecord
+    has_curve: bool = False
+    """False: each run has its last evaluation only, and a long traceback only its end."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.record.study}/{self.record.trial_id}"
 
 
 class Words(NamedTuple):
@@ -112,7 +127,7 @@ def batches(runs: Iterable[Any]) -> Iterator[list[Any]]:
         yield some
 
 
-def read_directly(uri: str, read: Callable[[Tables], Result | None]) -> Result | None:
+def read_directly(store: Store, read: Callable[[Tables], Result | None]) -> Result | None:
     """Returns what `read` makes of the store's tables; None where MLflow must be used.
 
     So it is with a tracking server, and where a statement fails or `read` returns None.
@@ -120,18 +135,16 @@ def read_directly(uri: str, read: Callable[[Tables], Result | None]) -> Result |
     Raises: ServiceError if a database server does not answer or lacks its driver; what `read`
         raises.
     """
-    kind = store_kind(uri)
-    if kind == "sqlite":
-        path = sqlite_path(uri)
+    if store.file is not None:
         words = Words(key='"key"', then="CROSS JOIN", as_they_lie="NOT INDEXED")
         try:
-            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            with closing(sqlite3.connect(f"{store.file.as_uri()}?mode=ro", uri=True)) as connection:
                 connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
                 return read(Tables(connection.execute, words))
         except sqlite3.Error as error:
             _log.debug("the file does not answer", exc_info=error)
             return None
-    return _read_server(uri, read) if kind == "database" else None
+    return _read_server(store.uri, read) if store.kind == "database" else None
 
 
 def _read_server(uri: str, read: Callable[[Tables], Result | None]) -> Result | None:

@@ -160,14 +160,6 @@ def storage_error(path: Path, error: Exception) -> StorageError:
     )
 
 
-def file_id(path: Path) -> tuple[int, int] | None:
-    """Returns the device and inode of a file; None if there is none."""
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_dev, found.st_ino
-    return None
-
-
 def replaced(path: Path) -> StorageError:
     return StorageError(
         f"{path} must stay where it is while a search writes to it, but it was removed, moved or"

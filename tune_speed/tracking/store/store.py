@@ -1,243 +1,210 @@
-"""Opens the store: the only way to an MLflow client."""
+"""One store of results, opened once: below `cli` and `api`, nothing takes an address."""
 
-import logging
-import os
 import re
-import time
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tune_speed.core.errors import ServiceError
-from tune_speed.tracking.store import sqlite
-from tune_speed.tracking.store.errors import errors_of, within
-from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets
+from tune_speed.tracking import schema
+from tune_speed.tracking.store.opening import errors_of, open_client, within
+from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from sqlalchemy import Engine
 
-# Longest wait for the tables of a new database server.
-MIGRATION_S = 120.0
-# Longest wait for another process that is creating the same SQLite file, which takes a second.
-LOCK_S = 60.0
+# Longest wait for an answer; a database that is frozen would never give one.
+READ_S = 60.0
 
-# Our defaults of MLflow's settings. What the user set in the environment holds.
-_SETTINGS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    # Each error reaches us as an exception as well.
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
-    # MLflow's own 7 retries of 120 s would block for a quarter of an hour; ours do not block.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
-}
+# Runs of one request: about a second, and 20 MB of memory.
+PAGE = 1000
+
+_UNSAFE = re.compile(r"['\"`\\\x00-\x1f\x7f]")
+# Letters whose other case not every database knows.
+_UNEVEN = re.compile(r"[^\x20-\x7e]")
+
+Result = TypeVar("Result")
 
 
-def load_mlflow() -> Any:
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
-    import mlflow
+class Store:
+    """A SQLite file, a database, or an MLflow server; its text is its address without secrets.
 
-    # Where something else imported it first, MLflow has read its variables already.
-    logging.getLogger("mlflow").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"].upper())
-    return mlflow
-
-
-def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "MlflowClient":
-    """Returns a client of the store at `uri` (see `tracking_uri`), which has been seen to answer.
-
-    A missing SQLite store is created if `create`, whole and under a lock. A server has `timeout_s`
-    to answer; the tables of a new database may take longer.
-
-    Raises: ServiceError if it cannot be reached, is no MLflow, or is missing; StorageError if its
-        file is damaged or cannot be written; ConfigError if it is no address of a store.
+    MLflow, which takes seconds to import, is asked on first use alone. Methods turn its errors into
+    ServiceError or StorageError that name the store and what to do.
     """
-    kind = store_kind(uri)
-    if kind == "sqlite":
-        return _open_sqlite(sqlite_path(uri), uri, create=create)
-    load_mlflow()
-    if kind == "database":
-        with errors_of(uri):
-            within(timeout_s, lambda: probe_database(uri))
-        return _connect_to_database(uri)
-    with errors_of(uri):
-        within(timeout_s, lambda: probe_http(uri, timeout_s=timeout_s))
-    return _connect(uri, timeout_s=timeout_s)
 
+    def __init__(self, uri: str | None = None) -> None:
+        """Takes an address; None: $MLFLOW_TRACKING_URI, else `mlflow.db` here. Raises: ConfigError.
 
-def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> str:
-    """Returns the experiment's id, found or created, with `tags` set. Raises: ServiceError."""
-    uri = client.tracking_uri
-    with errors_of(uri):
-        found = client.get_experiment_by_name(study)
-        if found is None:
-            from mlflow.exceptions import MlflowException
+        Nothing is opened yet.
+        """
+        self.uri = tracking_uri(uri)
+        """Absolute, with its password: for programs alone."""
+        self.kind = store_kind(self.uri)
+        self.file = sqlite_path(self.uri) if self.kind == "sqlite" else None
+        self._client: MlflowClient | None = None
+        self._file_id: tuple[int, int] | None = None
+        self._is_writable = False
 
-            try:
-                client.create_experiment(
-                    study, artifact_root(client.tracking_uri, study), tags=tags
-                )
-            except MlflowException as error:
-                # Another driver was faster.
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-            found = client.get_experiment_by_name(study)
-        refuse_deleted(found, uri)
-        for key, value in tags.items():
-            if found.tags.get(key) != value:
-                client.set_experiment_tag(found.experiment_id, key, value)
-    return str(found.experiment_id)
+    def __str__(self) -> str:
+        return strip_secrets(self.uri)
 
+    @property
+    def client(self) -> "MlflowClient":
+        """MLflow's client, whose errors are its own. Raises: ServiceError without the store."""
+        return self._opened(create=False)
 
-def refuse_deleted(experiment: Any, uri: str) -> None:
-    """Raises a ServiceError if the experiment, None if there is none, was deleted."""
-    if experiment is not None and experiment.lifecycle_stage != "active":
-        raise ServiceError(
-            f"the MLflow experiment {experiment.name!r} is deleted: it lies in the trash of"
-            f" {strip_secrets(uri)}. Bring it back with `mlflow experiments restore"
-            f" --experiment-id {experiment.experiment_id}`, or give the study another name."
-        )
+    def create(self) -> "MlflowClient":
+        """Returns the client of a store that can be written, made where it is missing."""
+        return self._opened(create=True)
 
+    def _opened(self, *, create: bool) -> "MlflowClient":
+        # SQLite would go on with a file that was replaced, and has no name any more.
+        is_known = self._client is not None and self.file_id() == self._file_id
+        if is_known and self._is_writable >= create:
+            assert self._client is not None
+            return self._client
+        self._client = open_client(self.uri, create=create)
+        self._file_id, self._is_writable = self.file_id(), create
+        return self._client
 
-def artifact_root(uri: str, study: str) -> str | None:
-    """Returns a study's folder as a file URI, safely named; None where the server chooses it."""
-    kind = store_kind(uri)
-    if kind == "http":
+    def file_id(self) -> tuple[int, int] | None:
+        """Returns device and inode of its file as it is now; None if there is none."""
+        with suppress(OSError):
+            found = None if self.file is None else self.file.stat()
+            return found and (found.st_dev, found.st_ino)
         return None
-    parent = sqlite_path(uri).parent if kind == "sqlite" else Path.cwd()
-    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", study).strip("-")[:60]
-    digest = sha256(study.encode("utf-8", "replace")).hexdigest()[:8]
-    return (parent / "mlartifacts" / f"{slug}-{digest}".lstrip("-")).as_uri()
+
+    def call(
+        self, function: Callable[["MlflowClient"], Result], *, timeout_s: float = READ_S
+    ) -> Result:
+        """Returns what `function` makes of the client. Raises: ServiceError, StorageError."""
+        client = self.client
+        with errors_of(self.uri):
+            return within(timeout_s, partial(function, client))
+
+    def search_runs(self, *args: Any, **how: Any) -> Any:
+        """Returns a page of runs, as MLflow's client does; see `runs_with`."""
+        return self.call(lambda client: client.search_runs(*args, **how))
+
+    def studies(self, **view: int) -> dict[str, Any]:
+        """Returns the experiments of all studies by name; `view_type`: deleted ones, too."""
+
+        def search(**page: Any) -> Any:
+            return self.call(lambda client: client.search_experiments(**view, **page))
+
+        found = _all_pages(search, {schema.KIND: schema.STUDY_KIND})
+        return {str(each.name): each for each in found}
+
+    def refuse_deleted(self, experiment: Any) -> None:
+        """Raises a ServiceError if the experiment, None if there is none, was deleted."""
+        if experiment is not None and experiment.lifecycle_stage != "active":
+            raise ServiceError(
+                f"the MLflow experiment {experiment.name!r} is deleted: it lies in the trash of"
+                f" {self}. Bring it back with `mlflow experiments restore"
+                f" --experiment-id {experiment.experiment_id}`, or give the study another name."
+            )
+
+    def open_experiment(self, study: str, *, tags: Mapping[str, str]) -> str:
+        """Returns the experiment's id, found or created, with `tags` set. Raises: ServiceError."""
+        client = self.client
+        with errors_of(self.uri):
+            found = client.get_experiment_by_name(study)
+            if found is None:
+                from mlflow.exceptions import MlflowException
+
+                try:
+                    client.create_experiment(study, self.artifact_root(study), tags=dict(tags))
+                except MlflowException as error:
+                    # Another driver was faster.
+                    if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                        raise
+                found = client.get_experiment_by_name(study)
+            self.refuse_deleted(found)
+            for key, value in tags.items():
+                if found.tags.get(key) != value:
+                    client.set_experiment_tag(found.experiment_id, key, value)
+            return str(found.experiment_id)
+
+    def artifact_root(self, study: str) -> str | None:
+        """Returns a study's folder as a file URI, safely named; None: the server chooses it."""
+        if self.kind == "http":
+            return None
+        parent = Path.cwd() if self.file is None else self.file.parent
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", study).strip("-")[:60]
+        digest = sha256(study.encode("utf-8", "replace")).hexdigest()[:8]
+        return (parent / "mlartifacts" / f"{slug}-{digest}".lstrip("-")).as_uri()
+
+    def page(self, experiment_id: str, run_id: str = "") -> str | None:
+        """Returns a run's address, or a study's; None: no server shows it (see `ui_command`)."""
+        if self.kind != "http":
+            return None
+        # Without a login: a browser prompts for it.
+        server = re.sub(r"//[^/]*@", "//", self.uri)
+        run = f"/runs/{run_id}" if run_id else ""
+        return strip_secrets(f"{server}/#/experiments/{experiment_id}{run}")
+
+    @property
+    def ui_command(self) -> str | None:
+        """The command that opens the store in MLflow's own pages; None where a server does."""
+        if self.kind == "http":
+            return None
+        return f"mlflow ui --backend-store-uri {shlex.quote(str(self))}"
 
 
-def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
-    if create:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise sqlite.storage_error(path.parent, error) from error
-        sqlite.check_space(path.parent)
-    elif not path.is_file():
-        raise ServiceError(
-            f"there are no results in {path}: there is no such file yet. Run `tune-speed search"
-            " digits_quickstart` first, or name another store with MLFLOW_TRACKING_URI."
-        )
-    load_mlflow()
-    try:
-        with sqlite.folder_lock(path.parent, timeout_s=LOCK_S):
-            if not create:
-                sqlite.check(path, writing=False)
-                sqlite.analyze_if_outdated(path)
-            elif path.exists() and path.stat().st_size > 0:
-                sqlite.check(path, writing=True)
-            else:
-                with errors_of(uri):
-                    sqlite.create(path)
-            return _connect(uri, timeout_s=MIGRATION_S)
-    except OSError as error:
-        raise sqlite.storage_error(path, error) from error
+# MLflow's filter language knows AND alone and no escapes.
 
 
-def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
-    mlflow = load_mlflow()
+def tag_equals(key: str, value: str) -> str:
+    """Returns a condition that holds wherever the tag `key` equals `value`.
 
-    def connect() -> "MlflowClient":
-        client = mlflow.MlflowClient(uri, registry_uri=uri)
-        client.search_experiments(max_results=1)
-        return client
-
-    with errors_of(uri):
-        return within(timeout_s, connect)
-
-
-def _connect_to_database(uri: str) -> "MlflowClient":
-    # Of two drivers that make the tables of a new database, the one that comes second fails.
-    deadline = time.monotonic() + MIGRATION_S
-    while True:
-        try:
-            return _connect(uri, timeout_s=MIGRATION_S)
-        except ServiceError as error:
-            if not _LOST_RACE.search(str(error)) or time.monotonic() > deadline:
-                raise
-        time.sleep(1.0)
-
-
-_LOST_RACE = re.compile("already exists|UniqueViolation|[Dd]uplicate|[Dd]eadlock")
-
-
-def probe_http(uri: str, *, timeout_s: float) -> None:
-    """Requests one experiment of an MLflow server, with MLflow's own login and TLS settings.
-
-    Raises: ServiceError if it refuses us or is no MLflow server; MlflowException, OSError.
+    Quotes, backslashes and control characters cannot be written: they become wildcards of LIKE, so
+    it may hold for other values too. Check what comes back with `has_tags`.
     """
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    response = http_request(
-        get_default_host_creds(uri),
-        "/api/2.0/mlflow/experiments/search",
-        "POST",
-        json={"max_results": 1},
-        max_retries=0,
-        timeout=timeout_s,
-        raise_on_status=False,
-    )
-    if response.status_code in (401, 403):
-        raise ServiceError(
-            f"the MLflow server at {strip_secrets(uri)} does not let us in: it answered"
-            f" {response.status_code} to {_login(uri)}. Set MLFLOW_TRACKING_USERNAME and"
-            " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
-        )
-    if response.status_code >= 500:
-        raise OSError(f"HTTP status {response.status_code}")
-    if response.status_code != 200 or not _is_json_object(response):
-        raise ServiceError(
-            f"what answers at {strip_secrets(uri)} is not an MLflow server (HTTP"
-            f" status {response.status_code}, {response.headers.get('Content-Type', 'no type')})."
-            " Check host, port and path of MLFLOW_TRACKING_URI; `mlflow server` listens on 5000."
-        )
+    assert "`" not in key, key
+    if not _UNSAFE.search(value):
+        return f"tags.`{key}` = '{value}'"
+    return f"tags.`{key}` LIKE '{_UNSAFE.sub('_', value)}'"
 
 
-def probe_database(uri: str) -> None:
-    """Connects once, unbounded. Raises: ServiceError without its driver; SQLAlchemyError."""
-    engine_of(uri).connect().close()
+def tag_contains(key: str, part: str) -> str:
+    """Holds where the tag contains `part`, in whatever case, and maybe elsewhere (`tag_equals`)."""
+    return f"tags.`{key}` ILIKE '%{_UNSAFE.sub('_', _UNEVEN.sub('%', part))}%'"
 
 
-def engine_of(uri: str) -> "Engine":
-    """Returns an engine without a pool. Raises: ServiceError, SQLAlchemyError."""
-    from sqlalchemy import create_engine
-    from sqlalchemy.pool import NullPool
-
-    try:
-        return create_engine(uri, poolclass=NullPool)
-    except ImportError as error:
-        package = _DRIVER_PACKAGES.get(str(error.name), error.name)
-        raise ServiceError(
-            f"the database at {strip_secrets(uri)} needs the Python module {error.name!r}, which is"
-            f" not installed. Install it with `pip install '{package}'`."
-        ) from error
+def has_tags(run: Any, tags: Mapping[str, str]) -> bool:
+    """Whether an MLflow run (or experiment) has exactly these tags, among others."""
+    own = run.data.tags if hasattr(run, "data") else run.tags
+    return all(own.get(key) == value for key, value in tags.items())
 
 
-def _login(uri: str) -> str:
-    if user := os.environ.get("MLFLOW_TRACKING_USERNAME") or urlsplit(uri).username:
-        return f"user {user!r}"
-    return "our token" if os.environ.get("MLFLOW_TRACKING_TOKEN") else "us, who gave no login"
+def runs_with(
+    client: "MlflowClient | Store",
+    experiment_ids: Sequence[str],
+    tags: Mapping[str, str],
+    *,
+    order_by: Sequence[str] = (),
+    also: str = "",
+    page_size: int = PAGE,
+) -> Iterator[Any]:
+    """Yields the runs that have `tags`, and for which `also` (a filter) holds, page by page."""
+    if experiment_ids:
+        search = partial(client.search_runs, list(experiment_ids), order_by=list(order_by))
+        yield from _all_pages(search, tags, also=also, page_size=page_size)
 
 
-def _is_json_object(response: Any) -> bool:
-    try:
-        return isinstance(response.json(), dict)
-    except ValueError:
-        return False
-
-
-# Packages whose name is not that of their module.
-_DRIVER_PACKAGES = {
-    "psycopg": "psycopg[binary]",
-    "psycopg2": "psycopg2-binary",
-    "MySQLdb": "mysqlclient",
-}
+def _all_pages(
+    search: Callable[..., Any], tags: Mapping[str, str], *, also: str = "", page_size: int = PAGE
+) -> Iterator[Any]:
+    wanted = [tag_equals(key, value) for key, value in tags.items()]
+    conditions, token = " AND ".join(filter(None, (*wanted, also))), None
+    while True:
+        page = search(filter_string=conditions, max_results=page_size, page_token=token)
+        yield from (each for each in page if has_tags(each, tags))
+        token = page.token
+        if not token:
+            return

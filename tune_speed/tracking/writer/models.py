@@ -2,39 +2,29 @@
 
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.store.errors import errors_of, within
-from tune_speed.tracking.store.store import open_experiment
+from tune_speed.tracking.store.store import Store, runs_with
 from tune_speed.tracking.writer import descriptions
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 MODEL = f"{schema.PREFIX}model"
 """Tag of a run whose model is logged: the model's address."""
 NAME = "model"
 EXPERIMENT = "saved-models"
 """Experiment of the models that are logged without a run."""
-# Longest wait for the run; a database that is frozen would never answer.
-READ_S = 60.0
 # Images of the example; with one alone, the graph would take no other number.
 EXAMPLE_SIZE = 2
 
 
-def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any | None:
-    """Returns a trial's MLflow run, or None. Raises: TimeoutError, MlflowException."""
+def run_of_trial(store: Store, parent_id: str, trial_id: str) -> Any | None:
+    """Returns a trial's MLflow run, or None. Raises: ServiceError, StorageError."""
     wanted = {schema.PARENT: parent_id, schema.TRIAL_ID: trial_id}
-
-    def find() -> Any | None:
-        return next(runs_with(client, [_experiment(client, parent_id)], wanted), None)
-
-    return within(READ_S, find)
+    experiment = store.call(lambda client: _experiment(client, parent_id))
+    return next(runs_with(store, [experiment], wanted), None)
 
 
 class Card(NamedTuple):
@@ -47,17 +37,18 @@ class Card(NamedTuple):
     num_classes: int
 
 
-def log_model(client: "MlflowClient", model: Any, card: Card, *, run_id: str | None) -> str:
+def log_model(store: Store, model: Any, card: Card, *, run_id: str | None) -> str:
     """Logs a model, on a trial's run if there is one, whose description then names it.
 
     The model takes pixels (N, C, H, W), on the CPU and in evaluation mode. Returns its address.
 
     Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
     """
+    client = store.create()
     from mlflow.entities import LoggedModelOutput
 
     experiment = (
-        _experiment(client, run_id) if run_id else open_experiment(client, EXPERIMENT, tags={})
+        _experiment(client, run_id) if run_id else store.open_experiment(EXPERIMENT, tags={})
     )
     logged = client.create_logged_model(
         experiment, name=NAME, source_run_id=run_id, model_type="classifier"
@@ -83,14 +74,15 @@ def log_model(client: "MlflowClient", model: Any, card: Card, *, run_id: str | N
     return uri
 
 
-def register(client: "MlflowClient", uri: str, name: str) -> str:
+def register(store: Store, uri: str, name: str) -> str:
     """Adds a logged model to the registry, as the newest version of `name`; returns its address.
 
     Raises: ServiceError.
     """
-    from mlflow.exceptions import MlflowException
 
-    with errors_of(client.tracking_uri):
+    def version_of(client: Any) -> Any:
+        from mlflow.exceptions import MlflowException
+
         try:
             client.create_registered_model(name)
         except MlflowException as error:
@@ -98,23 +90,30 @@ def register(client: "MlflowClient", uri: str, name: str) -> str:
                 raise
         # By its files: of a model's id MLflow would ask the process's own store, whichever it is.
         files = client.get_logged_model(uri.removeprefix("models:/")).artifact_location
-        version = client.create_model_version(name, source=files, tags={MODEL: uri})
-    return f"models:/{name}/{version.version}"
+        return client.create_model_version(name, source=files, tags={MODEL: uri})
+
+    return f"models:/{name}/{store.call(version_of).version}"
 
 
-def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
-    """Deletes a search's models but that of the run `but`; files stay until `mlflow gc`."""
-    experiments = [_experiment(client, parent_id)]
-    own = runs_with(client, experiments, {schema.PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")
+def forget_others(store: Store, parent_id: str, *, but: str) -> None:
+    """Deletes a search's models but that of the run `but`; files stay until `mlflow gc`.
+
+    Raises: ServiceError, StorageError.
+    """
+    experiments = [store.call(lambda client: _experiment(client, parent_id))]
+    own = runs_with(store, experiments, {schema.PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")
     # All pages before the first change: a tag that is deleted would shift the later ones.
-    for run in list(own):
-        if run.info.run_id == but:
-            continue
-        client.delete_logged_model(run.data.tags[MODEL].removeprefix("models:/"))
-        client.delete_tag(run.info.run_id, MODEL)
+    others = [run for run in list(own) if run.info.run_id != but]
+
+    def delete(client: Any) -> None:
+        for run in others:
+            client.delete_logged_model(run.data.tags[MODEL].removeprefix("models:/"))
+            client.delete_tag(run.info.run_id, MODEL)
+
+    store.call(delete)
 
 
-def _experiment(client: "MlflowClient", run_id: str) -> str:
+def _experiment(client: Any, run_id: str) -> str:
     return str(client.get_run(run_id).info.experiment_id)
 
 

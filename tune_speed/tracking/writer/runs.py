@@ -10,16 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import counted, setting, switch
 from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema, search_summary
-from tune_speed.tracking.reader.mlflow_filter import runs_with
-from tune_speed.tracking.store.errors import errors_of
-from tune_speed.tracking.store.store import open_experiment
-from tune_speed.tracking.store.uri import strip_secrets
+from tune_speed.tracking.store.store import Store, runs_with
 from tune_speed.tracking.writer import descriptions
 
 if TYPE_CHECKING:
@@ -28,25 +25,22 @@ if TYPE_CHECKING:
 
 # Time for another search that begins at the same moment to give way.
 SETTLE_S = 3.0
+# Longest wait for the study's experiment and parent run, some ten requests.
+OPEN_S = 120.0
 
 
 def open_parent(
-    client: "MlflowClient",
-    experiment_id: str,
-    *,
-    study: str,
-    tags: dict[str, str],
-    is_only: bool = False,
+    store: Store, experiment_id: str, *, study: str, tags: dict[str, str], is_only: bool = False
 ) -> str:
     """Returns the id of a search's own run, RUNNING, with `tags` set.
 
     Raises: ConfigError if it would be new, `is_only` and the store has another: `study/t0003` would
         mean two trials.
     """
-    identity = {key: tags[key] for key in (schema.KIND, schema.SEARCH_ID)}
-    run = next(runs_with(client, [experiment_id], identity), None)
+    client, identity = store.client, {key: tags[key] for key in (schema.KIND, schema.SEARCH_ID)}
+    run = next(runs_with(store, [experiment_id], identity), None)
     if run is None:
-        return _create(client, experiment_id, study=study, tags=tags, is_only=is_only)
+        return _create(store, experiment_id, study=study, tags=tags, is_only=is_only)
     for key, value in tags.items():
         # More trials, say, than when it began.
         if run.data.tags.get(key) != value:
@@ -57,40 +51,40 @@ def open_parent(
 
 
 def _create(
-    client: "MlflowClient", experiment_id: str, *, study: str, tags: dict[str, str], is_only: bool
+    store: Store, experiment_id: str, *, study: str, tags: dict[str, str], is_only: bool
 ) -> str:
-    if is_only and (others := _others(client, experiment_id, tags)):
-        raise _taken(client, others[0], study)
-    run_id = str(client.create_run(experiment_id, tags=tags, run_name=study).info.run_id)
+    if is_only and (others := _others(store, experiment_id, tags)):
+        raise _taken(store, others[0], study)
+    run_id = str(store.client.create_run(experiment_id, tags=tags, run_name=study).info.run_id)
     # Of searches that begin at the same moment each has its run by now, so the later one sees the
     # other. Where both do, the greater id gives way at once, and the lesser waits to see that.
-    rivals = _others(client, experiment_id, tags) if is_only else []
+    rivals = _others(store, experiment_id, tags) if is_only else []
     if rivals and all(run_id < rival.info.run_id for rival in rivals):
         time.sleep(SETTLE_S)
-        rivals = _others(client, experiment_id, tags)
+        rivals = _others(store, experiment_id, tags)
     if rivals:
-        client.delete_run(run_id)
-        raise _taken(client, rivals[0], study)
+        store.client.delete_run(run_id)
+        raise _taken(store, rivals[0], study)
     return run_id
 
 
-def _others(client: "MlflowClient", experiment_id: str, tags: dict[str, str]) -> list[Any]:
+def _others(store: Store, experiment_id: str, tags: dict[str, str]) -> list[Any]:
     kind = {schema.KIND: tags[schema.KIND]}
     return [
         run
-        for run in runs_with(client, [experiment_id], kind)
+        for run in runs_with(store, [experiment_id], kind)
         if run.data.tags.get(schema.SEARCH_ID) != tags[schema.SEARCH_ID]
         and (run.info.status == "RUNNING" or run.data.metrics.get(search_summary.NUM_TRIALS))
     ]
 
 
-def _taken(client: "MlflowClient", other: Any, study: str) -> ConfigError:
+def _taken(store: Store, other: Any, study: str) -> ConfigError:
     user = other.data.tags.get("mlflow.user", "somebody")
     began = datetime.fromtimestamp(other.info.start_time / 1000, UTC)
     go_on = switch("resume")
     num_trials = other.data.metrics.get(search_summary.NUM_TRIALS, 0)
     return ConfigError(
-        f"a study must have a name of its own in MLflow, but {strip_secrets(client.tracking_uri)}"
+        f"a study must have a name of its own in MLflow, but {store}"
         f" has a search of {study} whose ledger is not in this study's folder: begun by"
         f" {schema.clean(user, limit=80)} on {began:%Y-%m-%d %H:%M} UTC,"
         f" {counted(int(num_trials), 'trial')} finished, {other.info.status.lower()}. Give this one"
@@ -173,7 +167,7 @@ class StudyRuns:
     @classmethod
     def open(
         cls,
-        client: "MlflowClient",
+        store: Store,
         *,
         study: str,
         search_id: str,
@@ -181,20 +175,22 @@ class StudyRuns:
         parent_kind: str = schema.SEARCH,
         plan: descriptions.SearchPlan | None = None,
         is_only: bool = False,
-    ) -> Self:
+    ) -> "StudyRuns":
         """Returns the runs of one search; its experiment and parent run are found or created.
 
-        Raises: ServiceError or StorageError, as `store.open_experiment` does; ConfigError as
-            `open_parent` does.
+        Raises: ServiceError or StorageError if the store does not take it within two minutes;
+            ConfigError as `open_parent` does.
         """
+        store.create()
         shared = schema.study_tag_entries(study, tags)
         run_tags = {**shared, **schema.user_tags()}
         experiment_tags = {**shared, **FOR_TRAINING, schema.KIND: schema.STUDY_KIND}
-        experiment_id = open_experiment(client, study, tags=experiment_tags)
         searched = schema.searched_tag(plan.searched) if plan is not None else {}
         own = {**run_tags, **searched, schema.KIND: parent_kind, schema.SEARCH_ID: search_id}
-        with errors_of(client.tracking_uri):
-            parent_id = open_parent(client, experiment_id, study=study, tags=own, is_only=is_only)
+
+        def opened(client: "MlflowClient") -> "StudyRuns":
+            experiment_id = store.open_experiment(study, tags=experiment_tags)
+            parent_id = open_parent(store, experiment_id, study=study, tags=own, is_only=is_only)
             if plan is not None:
                 note = descriptions.study_note(plan)
                 there = client.get_experiment(experiment_id).tags.get(descriptions.NOTE, "")
@@ -203,7 +199,9 @@ class StudyRuns:
                     client.set_experiment_tag(experiment_id, descriptions.NOTE, note)
                 if digest := tags.get("workload_hash"):
                     client.log_inputs(parent_id, [_data_of(plan, digest=digest)])
-        return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
+            return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
+
+        return store.call(opened, timeout_s=OPEN_S)
 
     def known(self) -> Mapping[Key, RunRef]:
         """Returns the runs of all trials; queries the server the first time and after `forget`."""

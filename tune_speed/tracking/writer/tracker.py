@@ -15,24 +15,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.core.records import PROTOCOL_VERSION, Evaluation, Recommended, Status, TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.tracking import schema
 from tune_speed.tracking.search_summary import Summary
 from tune_speed.tracking.store import sqlite
-from tune_speed.tracking.store.errors import errors_of, explain, within
-from tune_speed.tracking.store.store import open_store
-from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets, tracking_uri
+from tune_speed.tracking.store.opening import explain
+from tune_speed.tracking.store.store import Store
+from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.tracking.writer.outbox import Outbox, is_permanent
 from tune_speed.tracking.writer.outbox import deliver as deliver_outbox
 from tune_speed.tracking.writer.runs import StudyRuns
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_AT_THE_END_S = 0.5, 30.0, 1.0
 # Events that come within this time go to the store together.
@@ -40,8 +37,6 @@ LINGER_S = 1.0
 MOST_NAMED = 20
 # Longest wait for the store at the end [s]; what it has not taken is in the ledger.
 DELIVERY_S = 60.0
-# Longest wait for the study's experiment and parent run, some ten requests.
-OPEN_S = 120.0
 ESTIMATE = "estimate"
 
 _log = logging.getLogger(__name__)
@@ -63,35 +58,33 @@ def names_of(undelivered: Sequence[Undelivered]) -> str:
     return f"{number}, {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}"
 
 
-class _Store:
+class _Link:
     """The store as it was found last: whether it answers, and when it is tried again."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, store: Store) -> None:
+        self._store, self._file_id = store, store.file_id()
         self.trouble: str | None = None
         self.reported: str | None = None
         """The trouble that `news` told last."""
         self.had_trouble = False
         self.retry_at = 0.0
         self.pause_s = FIRST_PAUSE_S
-        self._file = sqlite_path(uri) if store_kind(uri) == "sqlite" else None
-        self._file_id = self._file and sqlite.file_id(self._file)
 
     def replaced(self) -> Exception | None:
         """Returns the error if the file is another now: SQLite writes on to one without a name."""
-        is_same = self._file is None or sqlite.file_id(self._file) == self._file_id
-        return None if self._file is None or is_same else sqlite.replaced(self._file)
+        file, is_same = self._store.file, self._store.file_id() == self._file_id
+        return None if file is None or is_same else sqlite.replaced(file)
 
     def failed(self, error: Exception) -> None:
         _log.debug("delivery to MLflow failed", exc_info=error)
-        self.trouble, self.had_trouble = str(explain(error, self.uri)), True
+        self.trouble, self.had_trouble = str(explain(error, self._store.uri)), True
         # Jitter keeps the searches that lost the same server from returning all at once.
         self.retry_at = time.monotonic() + self.pause_s * random.uniform(0.75, 1.25)
         self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
 
     def analyze(self) -> None:
-        if self._file is not None:
-            sqlite.analyze(self._file)
+        if self._store.file is not None:
+            sqlite.analyze(self._store.file)
 
 
 @dataclass
@@ -113,7 +106,7 @@ class Tracker:
 
     def __init__(
         self,
-        client: "MlflowClient",
+        store: Store,
         *,
         study: str,
         study_tags: Mapping[str, str],
@@ -131,14 +124,16 @@ class Tracker:
         Raises: ServiceError or StorageError if the store does not take it within two minutes;
             ConfigError if the search `is_only` to be one of its name, and the store has another.
         """
-        open_runs = partial(
-            StudyRuns.open, client, study=study, search_id=search_id, parent_kind=parent_kind
+        self._runs = StudyRuns.open(
+            store,
+            study=study,
+            search_id=search_id,
+            tags=study_tags,
+            parent_kind=parent_kind,
+            plan=plan,
+            is_only=is_only,
         )
-        self._store = _Store(str(client.tracking_uri))
-        with errors_of(self._store.uri):
-            self._runs = within(
-                OPEN_S, lambda: open_runs(tags=study_tags, plan=plan, is_only=is_only)
-            )
+        self._link = _Link(store)
         self.expected: set[str] = set()
         """Trials that were announced and are not completely delivered."""
         self._refused: dict[str, str] = {}
@@ -165,12 +160,12 @@ class Tracker:
     @property
     def trouble(self) -> str | None:
         """Why nothing can be delivered at the moment; None if all is well."""
-        return self._store.trouble
+        return self._link.trouble
 
     def news(self) -> tuple[str, ...]:
         """Returns a line where trouble has come, changed or gone since the last call."""
-        trouble, reported = self.trouble, self._store.reported
-        self._store.reported = trouble
+        trouble, reported = self.trouble, self._link.reported
+        self._link.reported = trouble
         if trouble == reported:
             return ()
         if trouble is None:
@@ -284,11 +279,11 @@ class Tracker:
         self._end.status = "KILLED" if interrupted else "FINISHED"
         self._end.deadline = time.monotonic() + timeout_s
         self._end.begun.set()
-        self._store.retry_at = 0.0
+        self._link.retry_at = 0.0
         self._events.put(("", lambda: None))
         self._thread.join(timeout_s)
         if self._end.is_written:
-            self._store.analyze()
+            self._link.analyze()
         reason = self.trouble or "there was no time left"
         missing = dict.fromkeys(tuple(self.expected), reason) | self._refused
         return tuple(Undelivered(*item) for item in sorted(missing.items()))
@@ -299,24 +294,24 @@ class Tracker:
             outbox.interrupted = reason
 
     def _work(self) -> None:
-        store = self._store
+        link = self._link
         while not self._end.is_over:
             # Read before the events: what is put after it comes in another round.
             is_last = self._end.begun.is_set()
             if is_last:
-                store.retry_at = min(store.retry_at, time.monotonic() + LONGEST_PAUSE_AT_THE_END_S)
+                link.retry_at = min(link.retry_at, time.monotonic() + LONGEST_PAUSE_AT_THE_END_S)
             self._gather()
             if is_last:
                 for trial_id in self._outboxes:
                     self._interrupt(trial_id, "the search ended before the trial")
-            if time.monotonic() >= store.retry_at:
+            if time.monotonic() >= link.retry_at:
                 self._deliver(is_last=is_last)
 
     def _gather(self) -> None:
         """Waits for an event, or until it is time to try again, and takes all that there are."""
         has_work = self._end.begun.is_set() or self._ledger is not None or self._summary.is_new
         if has_work or any(outbox.is_due for outbox in self._outboxes.values()):
-            wait_s = max(0.0, self._store.retry_at - time.monotonic())
+            wait_s = max(0.0, self._link.retry_at - time.monotonic())
         else:
             wait_s = None
         try:
@@ -343,7 +338,7 @@ class Tracker:
 
     def _deliver(self, *, is_last: bool) -> None:
         try:
-            if replaced := self._store.replaced():
+            if replaced := self._link.replaced():
                 self.expected.update(self._records)
                 raise replaced
             self._reconcile()
@@ -353,9 +348,9 @@ class Tracker:
                 self._take_queued()
             self._deliver_summary(is_last=is_last)
         except Exception as error:
-            self._store.failed(error)
+            self._link.failed(error)
         else:
-            self._store.trouble, self._store.pause_s = None, FIRST_PAUSE_S
+            self._link.trouble, self._link.pause_s = None, FIRST_PAUSE_S
 
     def _deliver_trial(self, trial_id: str) -> None:
         outbox = self._outboxes.pop(trial_id)
@@ -367,7 +362,7 @@ class Tracker:
                 self._outboxes[trial_id] = outbox
                 raise
             refused = self._give_up(outbox, error)
-        self._store.pause_s = FIRST_PAUSE_S
+        self._link.pause_s = FIRST_PAUSE_S
         self._refused.pop(trial_id, None)
         if refused is not None:
             self._refused[trial_id] = refused
@@ -424,7 +419,7 @@ class Tracker:
                 self._runs.write(self._runs.parent, points=self._summary.points(), tags=tags)
                 self._summary.is_new = False
             if is_last:
-                if self._store.had_trouble:
+                if self._link.had_trouble:
                     # A request that the store took after we had given it up may have made a second
                     # run of a trial; finding all runs again deletes it.
                     self._runs.forget()
@@ -453,7 +448,12 @@ def _outbox_of(record: TrialRecord) -> Outbox:
 
 
 def deliver(
-    records: Sequence[TrialRecord], *, study: str, search_id: str, parent_kind: str = schema.SEARCH
+    store: Store,
+    records: Sequence[TrialRecord],
+    *,
+    study: str,
+    search_id: str,
+    parent_kind: str = schema.SEARCH,
 ) -> tuple[Undelivered, ...]:
     """Delivers records of one workload; returns what was not taken. Raises: ServiceError."""
     tags = {
@@ -462,7 +462,7 @@ def deliver(
         "protocol_version": str(PROTOCOL_VERSION),
     }
     tracker = Tracker(
-        open_store(tracking_uri()),
+        store,
         study=study,
         study_tags=tags,
         search_id=search_id,

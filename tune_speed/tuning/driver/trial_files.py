@@ -17,7 +17,7 @@ from tune_speed.core.errors import refuse_link
 from tune_speed.core.records import TrialRecord
 from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.study.settings import SearchConfig
-from tune_speed.tracking.store.errors import within
+from tune_speed.tracking.store.opening import within
 from tune_speed.training.checkpoint.store import check_place, local_path, saved_step
 from tune_speed.training.trial import CheckpointPlan, KeepWeights
 

@@ -17,7 +17,7 @@ from tune_speed.core.text import option, setting
 from tune_speed.runtime.file_lock import remove_leftovers
 from tune_speed.runtime.process import ends_as_ctrl_c
 from tune_speed.study.settings import ResourceConfig
-from tune_speed.tracking.store.errors import within
+from tune_speed.tracking.store.opening import within
 from tune_speed.tuning.ray import compat
 from tune_speed.tuning.ray.compat import on_loopback, patient, without_sigterm
 from tune_speed.tuning.ray.health import END_S, RAY_SETTINGS, START_LIMIT_S, Head

@@ -155,15 +155,14 @@ def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) 
     Raises: ConfigError if the study has too few trials that can be replayed; ServiceError if MLflow
         does not answer or has no such study; StorageError if the file cannot be written.
     """
-    from tune_speed.tracking.reader.queries import find_trial, find_trials
-    from tune_speed.tracking.store.uri import tracking_uri
+    from tune_speed.tracking.reader.queries import Query, find_trials, with_curves
+    from tune_speed.tracking.store.store import Store
 
-    uri = tracking_uri()
-    found = find_trials(uri, study=study)
+    store = Store()
+    found = find_trials(store, Query(study=study))
     records = []
-    for number, trial in enumerate(found, start=1):
-        whole = find_trial(uri, trial.run_id)
-        records.append(whole.record if whole.has_curve else trial.record)
+    for number, trial in enumerate(with_curves(store, found), start=1):
+        records.append(trial.record)
         on_trial(number, len(found))
     records.sort(key=lambda record: record.trial_id)
     space = _space_of(study, hashes={record.space_hash for record in records})
