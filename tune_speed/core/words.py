@@ -176,8 +176,9 @@ class _Words(Formatter):
         try:
             if name == "counted":
                 return counted(int(value), noun)
-            own = {"compact": compact, "chance": chance_text}.get(name)
-            return own(value) if own else format(value, format_spec)
+            if name == "chance":
+                return chance_text(value)
+            return compact(value) if name == "compact" else format(value, format_spec)
         except (ValueError, OverflowError):
             return str(value)
 
