@@ -120,9 +120,8 @@ def by_leaders(found: Leaders, *, top: int) -> list[Any]:
 
 def by_reading_all(uri: str, *, top: int, **filters: Any) -> list[Any]:
     kind = filters.pop("kind", None)
-    everything = [
-        (trial.run_id, trial.record) for trial in find_trials(Store(uri), Query(**filters))
-    ]
+    found = find_trials(Store(uri), Query(**filters))
+    everything = [(trial.run_id, trial.record) for trial in found]
     boards = make_boards(everything, top=top)  # Of either kind, as a search's cost is of estimates.
     return seen([board for board in boards if kind in (None, board.kind)])
 

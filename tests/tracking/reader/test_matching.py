@@ -36,10 +36,8 @@ def uri(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def found(uri: str, text: str | None, **only: Any) -> list[int]:
     where = None if text is None else parse_where(text)
-    return [
-        int(t.record.trial_id[1:])
-        for t in by_board(find_trials(Store(uri), Query(**only, where=where)))
-    ]
+    trials = by_board(find_trials(Store(uri), Query(**only, where=where)))
+    return [int(trial.record.trial_id[1:]) for trial in trials]
 
 
 def test_trials_come_board_by_board_fastest_first_and_misses_last(uri: str) -> None:
