@@ -38,6 +38,7 @@ from tune_speed.reporting.leaderboard.tables import boards_html
 from tune_speed.study.file import load_study, study_of
 from tune_speed.study.yaml import scan_yaml
 from tune_speed.tracking.store.opening import within
+from tune_speed.tracking.store.store import Store
 from tune_speed.training.workload import WORKLOADS
 from tune_speed.tuning.search import SearchResult
 
@@ -555,7 +556,7 @@ def test_names_are_escaped_in_html_and_obeyed_by_no_terminal() -> None:
         records=(record,),
         boards=tuple(make_boards([(None, record)])),
         folder=Path(HOSTILE),
-        uri="sqlite:////tmp/mlflow.db",
+        store=Store("sqlite:////tmp/mlflow.db"),
         undelivered=(),
         was_stopped=False,
         model_line="",
@@ -577,7 +578,7 @@ def test_outcomes_of_what_was_stopped_at_once_say_so() -> None:
 
 
 def test_no_password_of_a_store_is_shown() -> None:
-    result = SearchResult((), (), Path("s"), "postgresql://me:hush@host/db", (), False, "")
+    result = SearchResult((), (), Path("s"), Store("postgresql://me:hush@host/db"), (), False, "")
     study = tune_speed.Study(name="s", result=result._replace(why_ended="settled"))
     assert study.why_ended == study.as_dict()["why_ended"] == "settled"
     assert study.uri == "postgresql://me:***@host/db"
