@@ -70,7 +70,7 @@ def test_drivers_open_a_fresh_store_and_write_to_it_at_once(tmp_path: Path) -> N
             stranger.execute("BEGIN IMMEDIATE")
             tell_all(drivers)
             time.sleep(HELD_S)
-            assert list_studies(Store(uri))[0].num_trials == {}, "nobody could write"
+            assert list_studies(Store(uri))[0].num_trials == {}, "no process could write"
         ended = [driver.communicate(timeout=300) for driver in drivers]
     finally:
         for driver in drivers:

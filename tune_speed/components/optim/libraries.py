@@ -143,7 +143,7 @@ class ScheduleFreeSgd(OptimizerConfig):
         x <- (1 - c) x + c z,   c = m^2 / (sum of m^2 so far),   m the highest rate so far
 
     The network trains at y; x is what is evaluated and kept. It is made for a schedule that is
-    constant after a warm-up, and beta1 stands for the momentum, which no schedule may change.
+    constant after a warm-up. beta1 takes the place of the momentum, and no schedule may change it.
     Batch norms keep the statistics of y, where the authors pass batches through x: with ResNet-8 on
     digits that lost 2 to 5 points of accuracy in one epoch of 38 steps, and nothing from three on.
 

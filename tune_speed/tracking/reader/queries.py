@@ -206,7 +206,7 @@ def find_search(store: Store, study: str) -> FoundSearch:
     if len(begun) != 1:
         raise ConfigError(
             f"{store} must have one search of {study!r} with finished trials, but it has"
-            f" {len(begun)}. Begin the study anew, under another name."
+            f" {len(begun)}. Begin it again under another name."
         )
     (run,) = begun
     mine = {schema.PARENT: run.info.run_id, schema.KIND: "estimate"}

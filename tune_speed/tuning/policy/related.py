@@ -68,7 +68,7 @@ class Related:
         left = [f for f in left if f.value is None or f.value >= LEAST]
         if not left:
             return None
-        # Without a value, whose recipes were tried least; else who agrees best.
+        # The study that agrees best; before any value is known, the one tried least.
         first = max(left, key=lambda f: (f.value or 0.0, len(open_[f.study])))
         figures = {"study": first.study, "correlation": first.value, "num": first.num}
         return open_[first.study][0], ProposalReason.of(ProposalKind.RELATED, **figures)
