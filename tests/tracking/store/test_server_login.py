@@ -209,9 +209,11 @@ def links_to_logs(ray_folder: Path, kept: Path) -> Iterator[None]:
 
     def link() -> None:
         while not has_ended.wait(0.1):
-            for file in ray_folder.glob("**/logs/*.*"):
-                with suppress(FileExistsError, FileNotFoundError):
-                    os.link(file, kept / file.name)
+            # os.walk, unlike glob, passes over folders that Ray removes meanwhile.
+            for folder, _, names in os.walk(ray_folder):
+                for name in names if Path(folder).name == "logs" else ():
+                    with suppress(FileExistsError, FileNotFoundError):
+                        os.link(Path(folder) / name, kept / name)
 
     thread = threading.Thread(target=link)
     thread.start()
