@@ -11,14 +11,16 @@ random-resized crops of 0.08 to 1, flips, colour jitter 0.4), with as many epoch
 holds at `--speed` images/s. Of each search: seconds until a trial met the target on the validation
 part, and the best metric of all; then `--fresh` runs of what it recommends, with new seeds, on the
 test part (a certification): their mean accuracy, how many met the target, and the expected time
-with restarts. Rows are kept in `--out`; called again, it resumes where it stopped.
+with restarts. Of `timm`, whose recipe is always the same, those of the first seed alone. First come
+all searches, then the fresh runs. Each search keeps its folder in `--folder`: called again, this
+resumes where it stopped, and `--pairs` and `--fresh` may be larger.
 """
 
 import argparse
 import json
 import math
+import shutil
 import statistics
-import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -87,24 +89,33 @@ def seconds(budget: str) -> float:
     return float(budget[:-1]) * {"s": 1, "m": 60, "h": 3600}[budget[-1]]
 
 
-def searched(arguments: argparse.Namespace, side: str, seed: int) -> Row:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+def searched(arguments: argparse.Namespace, side: str, seed: int) -> Path:
+    """Returns the folder of a search that has ended; runs it where there is none."""
+    folder: Path = arguments.folder / f"{side}-{seed}"
+    if not (folder / "ended").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         (folder / "study.yaml").write_text(study(arguments, side, seed))
         command(HERE, folder, "search", "study.yaml", codes=(0, 1, 2))
-        text = (folder / f"tune_speed_studies/{side}/ledger.jsonl").read_text()
-        events = [json.loads(line) for line in text.splitlines()]
-        records = [event["record"] for event in events if event["event"] == "finished"]
-        row = {"side": side, "seed": seed, **of_search(records)}
-        if row["target_s"] is None:
-            return row
-        fresh = ("--top", "1", "--seeds", str(arguments.fresh), "--final", "0", "--anyway")
-        command(HERE, folder, "certify", side, *fresh, codes=(0, 1))
-        (file,) = (folder / f"tune_speed_studies/{side}/certified").glob("*.json")
-        found = json.loads(file.read_text())["result"]
-        again = {name: found[name] for name in ("n", "k", "expected_s")}
-        finals = [run["final_metric"] for run in found["runs"]]
-        return row | again | {"finals": [each for each in finals if each is not None]}
+        (folder / "ended").touch()
+    return folder
+
+
+def row_of(arguments: argparse.Namespace, side: str, seed: int, folder: Path) -> Row:
+    """Returns what a search found, after its fresh runs."""
+    text = (folder / f"tune_speed_studies/{side}/ledger.jsonl").read_text()
+    events = [json.loads(line) for line in text.splitlines()]
+    records = [event["record"] for event in events if event["event"] == "finished"]
+    row = {"side": side, "seed": seed, **of_search(records)}
+    if row["target_s"] is None or not arguments.fresh or (side == "timm" and seed):
+        return row
+    fresh = ("--top", "1", "--seeds", str(arguments.fresh), "--final", "0", "--anyway")
+    command(HERE, folder, "certify", side, *fresh, codes=(0, 1))
+    files = (folder / f"tune_speed_studies/{side}/certified").glob("*.json")
+    found = json.loads(max(files, key=lambda file: file.stat().st_mtime).read_text())["result"]
+    again = {name: found[name] for name in ("n", "k", "expected_s")}
+    finals = [run["final_metric"] for run in found["runs"]]
+    return row | again | {"finals": [each for each in finals if each is not None]}
 
 
 def of_search(records: Sequence[Row]) -> Row:
@@ -131,15 +142,16 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     for side in SIDES:
         own = [row for row in rows if row["side"] == side]
         hits = [row for row in own if row["target_s"] is not None]
-        finals = [value for row in hits for value in row["finals"]]
+        again = [row for row in hits if "n" in row]
+        finals = [value for row in again for value in row["finals"]]
         # A recommendation that no fresh run met the target with takes for ever.
-        times = [math.inf if row["expected_s"] is None else row["expected_s"] for row in hits]
+        times = [math.inf if row["expected_s"] is None else row["expected_s"] for row in again]
         cells = [
             f"{statistics.median(row['target_s'] for row in hits):.0f}" if hits else "none",
             f"{statistics.median(row['best'] for row in own):.3f}" if own else "",
             f"{statistics.median(row['trials'] for row in own):.0f}" if own else "",
             f"{statistics.mean(finals):.3f}" if finals else "",
-            f"{sum(row['k'] for row in hits)} of {sum(row['n'] for row in hits)}",
+            f"{sum(row['k'] for row in again)} of {sum(row['n'] for row in again)}",
             f"{statistics.median(times):.0f}" if times else "",
         ]
         yield f"| {side} | {' | '.join(cells)} | {len(hits)} of {len(own)} |"
@@ -154,19 +166,20 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--fresh", type=int, default=10)
     parser.add_argument("--speed", type=float, default=60.0, help="images/s that a thread trains")
-    parser.add_argument("--out", type=Path, default=Path("build/finetune.jsonl"))
+    parser.add_argument("--folder", type=Path, default=Path("build/finetune"))
     arguments = parser.parse_args()
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    kept = arguments.out.read_text().splitlines() if arguments.out.exists() else []
-    rows: list[Row] = [json.loads(line) for line in kept]
-    for seed in range(arguments.pairs):
-        for side in SIDES[:: 1 if seed % 2 == 0 else -1]:
-            if any((row["side"], row["seed"]) == (side, seed) for row in rows):
-                continue
-            rows.append(searched(arguments, side, seed))
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
-            print(rows[-1], flush=True)
+    arguments.folder = arguments.folder.absolute()
+    # In turns, so that what else the machine does strikes all sides alike.
+    order = [
+        (side, seed)
+        for seed in range(arguments.pairs)
+        for side in SIDES[:: 1 if seed % 2 == 0 else -1]
+    ]
+    folders = {one: searched(arguments, *one) for one in order}
+    rows = []
+    for one, folder in folders.items():
+        rows.append(row_of(arguments, *one, folder))
+        print(rows[-1], flush=True)
     print("\n".join(table(rows)))
 
 
