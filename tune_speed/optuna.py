@@ -14,8 +14,8 @@ where `objective(trial)` trains within `with timed(trial):` and says `trial.repo
 after each epoch. See the classes for what is read of a trial.
 """
 
-from tune_speed.tuning.integrations.learning_policy import Options
-from tune_speed.tuning.integrations.optuna_sampler import (
+from tune_speed.tuning.optuna.observed_study import Options
+from tune_speed.tuning.optuna.sampler import (
     Recommendation,
     TimeToTargetPruner,
     TimeToTargetSampler,

@@ -21,7 +21,7 @@ print(search.recommended())
 ```
 """
 
-from tune_speed.tuning.integrations.learning_policy import Options
-from tune_speed.tuning.integrations.ray_search import TimeToTargetScheduler, TimeToTargetSearch
+from tune_speed.tuning.optuna.observed_study import Options
+from tune_speed.tuning.optuna.ray_search import TimeToTargetScheduler, TimeToTargetSearch
 
 __all__ = ["Options", "TimeToTargetScheduler", "TimeToTargetSearch"]

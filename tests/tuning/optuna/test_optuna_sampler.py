@@ -17,8 +17,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.optuna import Recommendation, TimeToTargetPruner, TimeToTargetSampler, timed
-from tune_speed.tuning.integrations.learning_policy import LearnedCost
-from tune_speed.tuning.integrations.observed_study import space_of
+from tune_speed.tuning.optuna.observed_study import LearnedCost, space_of
 
 TARGET = 0.9
 

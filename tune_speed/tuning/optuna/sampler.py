@@ -15,11 +15,13 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Recommended
 from tune_speed.core.words import StopReason
-from tune_speed.tuning.integrations.learning_policy import Goal, Options
-from tune_speed.tuning.integrations.observed_study import (
+from tune_speed.tuning.optuna.observed_study import (
     TRAIN_S,
+    Goal,
     ObservedStudy,
+    Options,
     parameter_of,
     space_of,
 )
@@ -68,6 +70,7 @@ class TimeToTargetSampler(BaseSampler):
         *,
         metric: str = "accuracy",
         direction: str = "maximize",
+        space: Mapping[str, BaseDistribution] | None = None,
         **options: Unpack[Options],
     ) -> None:
         """Makes a sampler for one target.
@@ -76,24 +79,26 @@ class TimeToTargetSampler(BaseSampler):
             target: worst value of the metric that is good enough.
             metric: its name; `accuracy` and other shares lie in [0, 1].
             direction: of the metric, `maximize` or `minimize`.
+            space: all that trials ask for, so that the first is proposed, too; None: what those
+                before it asked for.
             options: `mode`, `max_train_s`, `num_trials`, `cost_s`, `repeats` and `seed`, see
                 `Options`.
 
         Raises: ConfigError if target, metric and direction do not go together.
         """
-        self._goal = Goal.of(target, metric, direction, options)
+        self._goal, self._space = Goal.of(target, metric, direction, options), space
         self._begin()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_goal": self._goal}
+        return {"_goal": self._goal, "_space": self._space}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._goal = state["_goal"]
+        self.__dict__.update(state)
         self._begin()
 
     def _begin(self) -> None:
         self._observed: dict[str, ObservedStudy] = {}
-        self._planned: dict[tuple[str, int], dict[str, Any]] = {}
+        self._planned: dict[tuple[str, int], dict[str, Any] | None] = {}
         """What the policy proposed for a trial, of choices that storages may return changed."""
         self._lock = threading.RLock()
 
@@ -108,7 +113,7 @@ class TimeToTargetSampler(BaseSampler):
         changed = (list, tuple, dict)
         return {
             name: each
-            for name, each in _asked_before(study, trial).items()
+            for name, each in self._known(_before(study, trial.number)).items()
             if not any(isinstance(choice, changed) for choice in getattr(each, "choices", ()))
         }
 
@@ -117,14 +122,20 @@ class TimeToTargetSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Returns the policy's proposal, or random values where it has none left to try."""
         self._raise_error_if_multi_objective(study)
-        space = _asked_before(study, trial)
-        if not space:
-            return {}
-        with self._lock:
-            params = self._updated(study, trial, space).ask(trial.number)
-        if set(params) - set(search_space):
-            self._planned[study.study_name, trial.number] = params
+        params = self.plan(study, trial) or {}
         return {name: value for name, value in params.items() if name in search_space}
+
+    def plan(self, study: Study, trial: FrozenTrial | None = None) -> dict[str, Any] | None:
+        """Returns what is proposed for a trial, by default the next; None: nothing is for now."""
+        number = len(study.get_trials(deepcopy=False)) if trial is None else trial.number
+        known, key = self._known(_before(study, number)), (study.study_name, number)
+        if not known and self._space is None:
+            return None
+        with self._lock:
+            if self._planned.get(key) is None:
+                proposal = self._updated(study, trial, known).policy.ask(number)
+                self._planned[key] = None if proposal is None else proposal.params
+            return self._planned[key]
 
     def sample_independent(
         self,
@@ -136,7 +147,7 @@ class TimeToTargetSampler(BaseSampler):
         """Returns a random value: of the first trial, and of what none asked for before."""
         self._raise_error_if_multi_objective(study)
         with suppress(KeyError, ValueError):
-            value = self._planned[study.study_name, trial.number][param_name]
+            value = (self._planned.get((study.study_name, trial.number)) or {})[param_name]
             return parameter_of(param_name, param_distribution, {}).read(value)
         # The trial's own seed, so that processes that share a study draw different ones.
         seed = crc32(f"{self._goal.seed} {trial.number} {param_name}".encode())
@@ -149,21 +160,19 @@ class TimeToTargetSampler(BaseSampler):
 
     def stop_reason(self, study: Study, trial: FrozenTrial) -> StopReason | None:
         """Returns why a running trial cannot win, or None; what `TimeToTargetPruner` asks."""
-        space = _asked_for([*study.get_trials(deepcopy=False), trial])
+        space = self._known([*study.get_trials(deepcopy=False), trial])
         with self._lock:
             return self._updated(study, trial, space).stop_reason(trial)
 
     def recommended(self, study: Study) -> Recommendation | None:
         """Returns the configuration of the least expected time to target; None: none met it."""
-        trials = study.get_trials(deepcopy=False)
-        with self._lock:
-            found = self._observed_of(study, _asked_for(trials), trials).policy.favourites
+        found = self.favourites(study)
         if not found:
             return None
-        best = found[0]
-        chance, number = best.chance, trial_number(best.trial_id)
+        best, chance = found[0], found[0].chance
+        number = trial_number(best.trial_id)
         return Recommendation(
-            params=trials[number].params,
+            params=study.get_trials(deepcopy=False)[number].params,
             number=number,
             runs=best.runs,
             hits=best.hits,
@@ -172,33 +181,35 @@ class TimeToTargetSampler(BaseSampler):
             expected_s=best.expected_s,
         )
 
+    def favourites(self, study: Study) -> tuple[Recommended, ...]:
+        """Returns configurations that met the target, what is recommended first."""
+        trials = study.get_trials(deepcopy=False)
+        with self._lock:
+            return self._updated(study, None, self._known(trials)).policy.favourites
+
+    def _known(self, trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
+        known = dict(self._space or {})
+        for trial in trials:
+            known |= trial.distributions
+        return {name: each for name, each in known.items() if not each.single()}
+
     def _updated(
-        self, study: Study, trial: FrozenTrial, space: Mapping[str, BaseDistribution]
+        self, study: Study, trial: FrozenTrial | None, space: Mapping[str, BaseDistribution]
     ) -> ObservedStudy:
         trials = study.get_trials(deepcopy=False)
-        if trial.state == TrialState.RUNNING:  # Storages may be behind what the trial knows.
+        if trial is not None and trial.state == TrialState.RUNNING:
+            # Storages may be behind what the trial knows.
             trials = [trial if other.number == trial.number else other for other in trials]
-        return self._observed_of(study, space, trials)
-
-    def _observed_of(
-        self, study: Study, space: Mapping[str, BaseDistribution], trials: list[FrozenTrial]
-    ) -> ObservedStudy:
         parameters, known = space_of(space, trials), self._observed.get(study.study_name)
-        if known is None or [p.as_text for p in known.parameters] != [
-            p.as_text for p in parameters
-        ]:
+        texts = [parameter.as_text for parameter in parameters]
+        if known is None or [parameter.as_text for parameter in known.parameters] != texts:
             known = self._observed[study.study_name] = ObservedStudy(self._goal, parameters)
         known.update(trials)
         return known
 
 
-def _asked_for(trials: Iterable[FrozenTrial]) -> dict[str, BaseDistribution]:
-    found = {name: each for trial in trials for name, each in trial.distributions.items()}
-    return {name: each for name, each in found.items() if not each.single()}
-
-
-def _asked_before(study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-    return _asked_for(t for t in study.get_trials(deepcopy=False) if t.number != trial.number)
+def _before(study: Study, number: int) -> Iterator[FrozenTrial]:
+    return (trial for trial in study.get_trials(deepcopy=False) if trial.number != number)
 
 
 class TimeToTargetPruner(BasePruner):

@@ -113,7 +113,8 @@ def test_a_trial_that_tune_begins_again_counts_once(tmp_path: Path) -> None:
     then.restore(str(tmp_path / "state"))
     for _ in range(2):  # Twice: the scheduler and then the searcher.
         then.on_trial_result("r0", {**result, "accuracy": 0.6})
-    assert then._runs["r0"].metric == [0.6]
+    (running,) = (trial for trial in then._ot_study.trials if not trial.state.is_finished())
+    assert running.intermediate_values == {1: 0.6}
     then.on_trial_complete("r0", {**result, "accuracy": 0.95, "training_iteration": 2})
     best = then.recommended()
     assert best is not None

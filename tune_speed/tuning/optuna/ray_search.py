@@ -1,11 +1,12 @@
-"""The search's policy as a searcher and a scheduler of Ray Tune, for anybody's trainable."""
+"""The sampler for Optuna as a searcher and a scheduler of Ray Tune, for anybody's trainable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
+import optuna
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from ray import cloudpickle
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -17,27 +18,19 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Recommended
 from tune_speed.core.words import StopReason
 from tune_speed.runtime.atomic_file import write_atomically
-from tune_speed.tuning.integrations.learning_policy import Goal, LearningPolicy, Options
-from tune_speed.tuning.integrations.observed_study import space_of
-from tune_speed.tuning.policy.base import Outcome, Proposal
-from tune_speed.tuning.policy.curve import Curve
-
-TRAIN_S = "train_s"
-"""Key of a result: seconds of training so far, evaluations left out."""
+from tune_speed.tuning.optuna.observed_study import TRAIN_S, Options, parameter_of
+from tune_speed.tuning.optuna.sampler import TimeToTargetSampler
+from tune_speed.tuning.policy.base import trial_number
 
 
-@dataclass
-class _Run:
-    proposal: Proposal
-    train_s: list[float] = field(default_factory=list)
-    metric: list[float] = field(default_factory=list)
-    iteration: int = 0
-    """Of the last report."""
-    stop_reason: StopReason | None = None
-    outcome: Outcome | None = None
+class _Choices(CategoricalDistribution):
+    """Choices of which Optuna's own takes some, such as 1 and true, for one."""
+
+    def to_internal_repr(self, param_value_in_external_repr: Any) -> float:
+        return float(parameter_of("", self, {}).position(param_value_in_external_repr))
 
 
-class TimeToTargetSearch(Searcher):  # type: ignore[misc]
+class TimeToTargetSearch(OptunaSearch):  # type: ignore[misc]
     """Proposes what is likely to meet a target soonest: `tune.TuneConfig(search_alg=…)`.
 
     The trainable reports the metric and `train_s`, the training clock [s]; without the latter its
@@ -57,9 +50,8 @@ class TimeToTargetSearch(Searcher):  # type: ignore[misc]
                 `seed`, see `Options`.
         """
         super().__init__()
-        self._options, self._value, self._seed_as = options, target, seed_as
-        self._policy: LearningPolicy | None = None
-        self._runs: dict[str, _Run] = {}
+        self._options, self._target, self._seed_as = options, target, seed_as
+        self._reasons: dict[str, StopReason | None] = {}
         self._live: set[str] = set()
         """Trials that run. A driver that was killed leaves some that Tune may have forgotten."""
 
@@ -76,105 +68,113 @@ class TimeToTargetSearch(Searcher):  # type: ignore[misc]
                 "TimeToTargetSearch needs the metric and its mode. Say them in the TuneConfig:"
                 ' tune.TuneConfig(metric="accuracy", mode="max", search_alg=…).'
             )
-        self._metric, self._mode = metric, mode
-        if self._policy is None:  # Otherwise it was restored, with all that it knows.
-            goal = Goal.of(self._value, metric, mode, self._options)
-            parameters = space_of(OptunaSearch.convert_search_space(config), ())
-            self._policy = LearningPolicy(goal, parameters)
+        if self._ot_study is None:  # Otherwise it was restored, with all that it knows.
+            self._metric, self._mode = metric, mode
+            self._space = {
+                name: _Choices(each.choices) if hasattr(each, "choices") else each
+                for name, each in self.convert_search_space(config).items()
+            }
+            self._sampler = TimeToTargetSampler(
+                self._target, metric=metric, direction=mode, space=self._space, **self._options
+            )
+            self._setup_study(mode)
         return True
 
     def suggest(self, trial_id: str) -> Any:
         """Returns the next configuration; None for now, or `FINISHED` where none is left to try."""
-        proposal = self._learned().policy.ask()
-        if proposal is None:
+        study = self._known_study()
+        if self._sampler.plan(study) is None:
             return None if self._live else Searcher.FINISHED
-        self._runs[trial_id] = _Run(proposal)
+        trial = self._ot_trials[trial_id] = study.ask(self._space)
         self._live.add(trial_id)
-        seed = {} if self._seed_as is None else {self._seed_as: int(proposal.trial_id[1:])}
-        return unflatten_dict({**proposal.params, **seed})
+        seed = {} if self._seed_as is None else {self._seed_as: trial.number}
+        return unflatten_dict({**trial.params, **seed})
 
     def on_trial_result(self, trial_id: str, result: Mapping[str, Any]) -> None:
         """Takes a report, unless the scheduler was given it before."""
-        run = self._runs.get(trial_id)
-        if run is None or run.outcome is not None or self._metric not in result:
+        if not self._runs(trial_id) or self._metric not in result:
             return
         self._live.add(trial_id)
-        iteration = int(result["training_iteration"])
-        if iteration == run.iteration:
+        iteration, last = int(result["training_iteration"]), self._frozen(trial_id).last_step
+        if iteration == last:
             return
-        if iteration < run.iteration:  # Ray began it again, after a fault.
-            run.train_s, run.metric = [], []
-        run.iteration = iteration
-        run.train_s.append(float(result.get(TRAIN_S, result["time_total_s"])))
-        run.metric.append(self._learned().goal.target.score(float(result[self._metric])))
-        run.stop_reason = self._learned().policy.report(
-            run.proposal.trial_id, train_s=run.train_s[-1], step=iteration, metric=run.metric[-1]
+        if last is not None and iteration < last:
+            self._begin_again(trial_id)
+        trial, clock_s = self._ot_trials[trial_id], result.get(TRAIN_S, result["time_total_s"])
+        trial.set_user_attr(TRAIN_S, [*trial.user_attrs.get(TRAIN_S, ()), float(clock_s)])
+        trial.report(float(result[self._metric]), iteration)
+        frozen = self._frozen(trial_id)
+        self._reasons[trial_id] = self._sampler.stop_reason(self._ot_study, frozen)
+
+    def _begin_again(self, trial_id: str) -> None:
+        """Begins a trial that Ray began again, after a fault, as another one of Optuna's."""
+        study, before = self._ot_study, self._frozen(trial_id)
+        study.tell(before.number, state=TrialState.FAIL)
+        copy = create_trial(
+            state=TrialState.RUNNING, params=before.params, distributions=before.distributions
         )
+        new = study._storage.create_new_trial(study._study_id, copy)
+        self._ot_trials[trial_id] = optuna.Trial(study, new)
+
+    def _runs(self, trial_id: str) -> bool:
+        return trial_id in self._ot_trials and trial_id not in self._completed_trials
+
+    def _frozen(self, trial_id: str) -> FrozenTrial:
+        number = self._ot_trials[trial_id].number
+        found: FrozenTrial = self._ot_study.get_trials(deepcopy=False)[number]
+        return found
 
     def stop_reason(self, trial_id: str) -> StopReason | None:
         """Returns why a trial cannot win, as of its last report, or None."""
-        run = self._runs.get(trial_id)
-        return None if run is None else run.stop_reason
+        return self._reasons.get(trial_id)
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
     ) -> None:
         """Learns from a trial that ended; one that failed teaches nothing."""
-        run = self._runs.get(trial_id)
-        if run is None or run.outcome is not None:
+        if not self._runs(trial_id):
             return
         if result is not None and not error:
             self.on_trial_result(trial_id, result)
-        learned = self._learned()
+        trial = self._frozen(trial_id)
+        ended = TrialState.FAIL if error or trial.last_step is None else TrialState.PRUNED
+        # Optuna has no value of a run whose last metric is no number.
+        value = None if trial.last_step is None else trial.intermediate_values[trial.last_step]
+        if ended == TrialState.PRUNED and value == value and self.stop_reason(trial_id) is None:
+            self._ot_study.tell(trial.number, value)
+        else:
+            self._ot_study.tell(trial.number, state=ended)
+        self._completed_trials.add(trial_id)
         self._live.discard(trial_id)
-        if error:
-            learned.policy.withdraw(run.proposal.trial_id)
-            del self._runs[trial_id]
-            return
-        curve = Curve(np.array(run.train_s), np.array(run.metric))
-        # A pruned trial's last report is the one that stopped it.
-        run.outcome = learned.outcome(curve, is_stopped=run.stop_reason is not None)
-        learned.ended(run.proposal, run.outcome)
 
     def recommended(self) -> Recommended | None:
         """Returns the configuration of the least expected time to target; None: none met it.
 
         `config_of` says what it is.
         """
-        favourites = self._learned().policy.favourites
+        favourites: tuple[Recommended, ...] = self._sampler.favourites(self._known_study())
         return favourites[0] if favourites else None
 
     def config_of(self, trial_id: str) -> dict[str, Any]:
-        """Returns the configuration of a recommended trial. Raises: KeyError."""
-        by_id = {run.proposal.trial_id: run.proposal for run in self._runs.values()}
-        config: dict[str, Any] = unflatten_dict(by_id[trial_id].params)
+        """Returns the configuration of a recommended trial."""
+        trial = self._known_study().trials[trial_number(trial_id)]
+        config: dict[str, Any] = unflatten_dict(trial.params)
         return config
 
     def save(self, checkpoint_path: str) -> None:
-        """Writes target, space and all runs to a file."""
-        learned = self._learned()
-        state = (learned.goal, learned.parameters, self._metric, self._runs)
+        """Writes target, space and all runs to a file; runs that did not end go on from there."""
+        state = {name: value for name, value in vars(self).items() if name != "_live"}
         with write_atomically(Path(checkpoint_path)) as file:
             cloudpickle.dump(state, file)  # `cost_s` may be a function of a script.
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Takes over what `save` wrote: runs that did not end go on."""
-        state = cloudpickle.loads(Path(checkpoint_path).read_bytes())
-        goal, parameters, self._metric, self._runs = state
-        learned = self._policy = LearningPolicy(goal, parameters)
-        for run in self._runs.values():
-            if run.outcome is not None:
-                learned.ended(run.proposal, run.outcome)
-        going = [run.proposal for run in self._runs.values() if run.outcome is None]
-        learned.policy.observe(going, running={each.trial_id for each in going})
-
-    def _learned(self) -> LearningPolicy:
-        if self._policy is None:
+    def _known_study(self) -> optuna.Study:
+        study: optuna.Study | None = self._ot_study
+        if study is None:
             raise ConfigError(
                 "TimeToTargetSearch needs a search space before it can propose. Give it to the"
                 " tuner: tune.Tuner(trainable, param_space={…}, tune_config=…)."
             )
-        return self._policy
+        return study
 
 
 class TimeToTargetScheduler(FIFOScheduler):  # type: ignore[misc]

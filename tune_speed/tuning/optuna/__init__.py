@@ -1,0 +1,1 @@
+"""All that is Optuna's: a search's study, and the policy behind `tune_speed.optuna` and `.ray`."""
