@@ -7,6 +7,7 @@ import pytest
 from helpers.tracking.servers import Postgres, postgresql, why_no_postgresql
 
 from tune_speed.tracking import Store, Tracker
+from tune_speed.tracking.reader import changes, studies
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +47,18 @@ def any_store(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module", params=STORES)
 def any_new_store(request: pytest.FixtureRequest) -> str:
     return new_store(request.param, request)
+
+
+@pytest.fixture
+def by_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Returns what has all stores read by MLflow's client, into indexes of their own."""
+
+    def switch() -> None:
+        for module in (changes, studies):
+            monkeypatch.setattr(module, "read_directly", lambda *_: None)
+        monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "by_mlflow"))
+
+    return switch
 
 
 @pytest.fixture

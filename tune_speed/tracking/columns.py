@@ -40,7 +40,6 @@ class Column:
     heading: str = ""
     is_metric: bool = False
     """Whether MLflow has `of_run` of each run as a metric."""
-    tag: str | None = None
     among: Collection[str] = ()
     kind: type[str] | type[int] | type[float] = str
 
@@ -71,17 +70,15 @@ def column(about: str, of: Callable[[TrialRecord], Value] | None = None, **facts
 class BoardColumns(Config):
     """Columns that leaderboards have too."""
 
-    study: str = column("name of the study", lambda r: r.study, tag="tune_speed.study")
+    study: str = column("name of the study", lambda r: r.study)
     trial_id: str = column(
         "number of the trial in its study: t0007",
         lambda r: r.trial_id,
-        tag="tune_speed.trial_id",
         heading="trial",
     )
     status: str = column(
         "how the last run ended; `capped` is shown as stopped, time limit or interrupted",
         lambda r: r.status.value,
-        tag="tune_speed.status",
         among=tuple(status.value for status in Status),
     )
     time_to_target_s: float | None = column(
@@ -160,14 +157,11 @@ class BoardColumns(Config):
 class TrialColumns(BoardColumns):
     """All columns of a trial; boards hold those of the workload and the device once for all."""
 
-    workload: str = column(
-        "name of the workload", lambda r: r.workload_name, tag="tune_speed.workload"
-    )
-    device: str = column("name of the device", lambda r: str(r.device), tag="tune_speed.device")
+    workload: str = column("name of the workload", lambda r: r.workload_name)
+    device: str = column("name of the device", lambda r: str(r.device))
     kind: str = column(
         "from a search, or certified",
         lambda r: r.kind,
-        tag="tune_speed.kind",
         among=("estimate", "certified"),
     )
     samples: int = column("training samples that the last run saw", unit="1")

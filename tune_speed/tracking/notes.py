@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.queries import experiments_of, find_trial
+from tune_speed.tracking.reader.changes import experiments_of
+from tune_speed.tracking.reader.queries import find_trial
 from tune_speed.tracking.store.store import Store
 
 NOTE, STAR = f"{schema.PREFIX}note.", f"{schema.PREFIX}star."

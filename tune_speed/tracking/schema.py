@@ -28,12 +28,19 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from tune_speed.core import comparability, records
-from tune_speed.core.comparability import ComparisonKey, Totals, target_of
+from tune_speed.core.comparability import ComparisonKey, target_of
 from tune_speed.core.config import flatten
-from tune_speed.core.records import Evaluation, Recommended, RunResult, Status, TrialRecord
+from tune_speed.core.records import (
+    Evaluation,
+    Recommended,
+    RunResult,
+    Status,
+    StepTime,
+    TrialRecord,
+)
 from tune_speed.core.stats import median_time_s, ranked_s
 from tune_speed.tracking.columns import METRICS, run_metrics
 from tune_speed.tracking.store.uri import strip_secrets
@@ -59,11 +66,10 @@ STEERED = f"{PREFIX}steered"
 RANGE_ENDS = f"{PREFIX}range_ends"
 SEARCH, STUDY_KIND = "search", "study"
 RECORD_FILE, CERTIFICATE_FILE = "record.json", "certificate.json"
-BOARD, BOARDS = f"{PREFIX}board", f"{PREFIX}boards"
+FACTS = f"{PREFIX}facts"
+"""Tag of a trial: its `Facts`, as JSON."""
 EXPECTED, FINAL_METRIC = "expected_s", "final_metric"
 """Metrics by which leaderboards rank, the lower and then the better first."""
-# Isolated step times that this very trial measured, as JSON.
-STEP_TIMES = f"{PREFIX}step_times"
 CLOCK = f"{PREFIX}clock"
 
 _SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key", re.I)
@@ -264,7 +270,6 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         f"{PREFIX}verdict": record.verdict,
         STUDY: record.study,
         TRIAL_ID: record.trial_id,
-        BOARD: board_id(comparability.board_key(record)),
         WORKLOAD: record.workload_name,
         f"{PREFIX}workload_hash": record.workload_hash,
         f"{PREFIX}space_hash": record.space_hash,
@@ -279,17 +284,13 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         f"{PREFIX}started_at": record.started_at,
         f"{PREFIX}finished_at": record.finished_at,
     }
-    label = f"{record.study}/{record.trial_id}"
-    # Steps of a training function are known to be alike only within one run.
-    runs = () if record.is_own_loop else record.runs
-    every = (each for run in runs for each in run.windows)
-    if measured := [each for each in every if each.measured_in == label]:
-        facts[STEP_TIMES] = json.dumps([each.model_dump(mode="json") for each in measured])
     if clock := clock_of(record):
         facts[CLOCK] = clock
     versions = {f"{PREFIX}env.{safe_key(k)}": v for k, v in _public(record.environment).items()}
     sources = {f"{PREFIX}plugin.{safe_key(k)}": v for k, v in record.plugins.items()}
-    return {**_tags({**versions, **sources, **facts}), **pack_record(record)}
+    short = _printable(facts_of(record))
+    found = {FACTS: short} if len(short) <= MAX_TAG else {}
+    return {**_tags({**versions, **sources, **facts}), **found, **pack_record(record)}
 
 
 def clock_of(record: TrialRecord) -> str:
@@ -306,9 +307,14 @@ def pack_record(record: TrialRecord) -> dict[str, str]:
 def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
     """Returns the record that `tags` hold, or None if they hold none that can be read."""
     try:
-        return TrialRecord.model_validate_json(_joined(RECORD, tags))
+        return TrialRecord.model_validate_json(record_text(tags))
     except ValidationError:
         return None
+
+
+def record_text(tags: Mapping[str, str]) -> str:
+    """Returns the record that `tags` hold as JSON; empty: none."""
+    return _joined(RECORD, tags)
 
 
 def board_id(key: ComparisonKey) -> str:
@@ -340,25 +346,64 @@ def unpack_range_ends(tags: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(filter(None, tags.get(RANGE_ENDS, "").split("; ")))
 
 
-def pack_boards(totals: Mapping[ComparisonKey, Totals]) -> dict[str, str]:
-    """Returns what trials come to as tags: `tune_speed.boards`, and `.1`, `.2` if long."""
-    entries = [{**key._asdict(), **each.model_dump()} for key, each in totals.items()]
-    return _split(BOARDS, _printable(entries))
+class Facts(NamedTuple):
+    """What boards and sums know of a trial; the index of a store has a column for each."""
+
+    study: str
+    trial_id: str
+    kind: str
+    status: str
+    board: str
+    """Its `ComparisonKey`, as JSON."""
+    ranked_s: float | None
+    """See `stats.ranked_s`; None: no rank."""
+    goodness: float | None
+    """See `comparability.final_goodness`; None: -∞."""
+    time_s: float | None
+    """Median time to target [s]; None: a miss."""
+    tuning_cost_s: float
+    """See `Totals`."""
+    device_s: float
+    num_windows: int
+    """Isolated step times that this very trial measured."""
 
 
-def unpack_boards(tags: Mapping[str, str]) -> dict[ComparisonKey, Totals] | None:
-    """Returns what the trials of a parent run come to, or None if its tags do not say it."""
+_FACTS, _KEY = TypeAdapter(Facts), TypeAdapter(ComparisonKey)
+
+
+def facts_of(record: TrialRecord) -> Facts:
+    totals, goodness = comparability.totals_of([record]), comparability.final_goodness(record)
+    return Facts(
+        study=record.study,
+        trial_id=record.trial_id,
+        kind=record.kind,
+        status=record.status.value,
+        board=json.dumps(comparability.board_key(record)),
+        ranked_s=ranked_s(record),
+        goodness=goodness if math.isfinite(goodness) else None,
+        time_s=median_time_s([run.time_to_target_s for run in record.runs]),
+        tuning_cost_s=totals.tuning_cost_s,
+        device_s=totals.device_s,
+        num_windows=len(own_windows(record)),
+    )
+
+
+def own_windows(record: TrialRecord) -> list[StepTime]:
+    """Returns the isolated step times that this very trial measured."""
+    # Steps of a training function are known to be alike only within one run.
+    runs = () if record.is_own_loop else record.runs
+    label = f"{record.study}/{record.trial_id}"
+    return [each for run in runs for each in run.windows if each.measured_in == label]
+
+
+def unpack_facts(tags: Mapping[str, str]) -> Facts | None:
+    """Returns what `record_tags` says of a trial in short; None where an older version did not."""
     try:
-        # What follows the list, if anything, is the rest of an older and longer one.
-        entries, _ = json.JSONDecoder().raw_decode(_joined(BOARDS, tags))
-        return {
-            ComparisonKey(*(entry[name] for name in ComparisonKey._fields)): Totals(
-                **{name: entry[name] for name in Totals.model_fields}
-            )
-            for entry in entries
-        }
-    except (ValueError, KeyError, TypeError, RecursionError):
+        facts = _FACTS.validate_json(tags.get(FACTS, ""))
+        _KEY.validate_json(facts.board)
+    except ValidationError:
         return None
+    return facts
 
 
 def artifact_files(record: TrialRecord) -> dict[str, str]:

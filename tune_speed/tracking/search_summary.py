@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from tune_speed.core import comparability
-from tune_speed.core.comparability import ComparisonKey, Totals, board_key, fastest, totals_of
+from tune_speed.core.comparability import ComparisonKey, board_key, fastest
 from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.tracking import schema
 
@@ -18,8 +17,7 @@ class Summary:
         self.is_new = False
         """Whether something was added since `is_new` was last set to False."""
         self._statuses: dict[str, Status] = {}
-        self._counted: dict[str, tuple[ComparisonKey, Totals]] = {}
-        # By trial.
+        self._boards: dict[str, ComparisonKey] = {}
         self.best: TrialRecord | None = None
         """The fastest trial; None if none met the target."""
         self.favourites: tuple[Recommended, ...] = ()
@@ -31,7 +29,7 @@ class Summary:
     def add(self, record: TrialRecord) -> None:
         """Takes a finished trial; taking it again changes nothing."""
         self._statuses[record.trial_id] = record.status
-        self._counted[record.trial_id] = board_key(record), totals_of([record])
+        self._boards[record.trial_id] = board_key(record)
         self.is_new = True
         self.best = fastest([record] if self.best is None else [self.best, record])
         self._at_ms = max(self._at_ms, schema.time_ms(record.finished_at) or 0)
@@ -39,7 +37,7 @@ class Summary:
     def forget_trials(self) -> None:
         """Forgets what trials came to; what the search recommends and what was said of it stay."""
         self._statuses.clear()
-        self._counted.clear()
+        self._boards.clear()
         self.best, self._at_ms = None, 0
 
     def recommend(self, favourites: tuple[Recommended, ...]) -> None:
@@ -71,23 +69,17 @@ class Summary:
         step = len(self._statuses)
         return [schema.Point(key, v, self._at_ms, step) for key, v in values.items()]
 
-    def totals(self) -> dict[ComparisonKey, Totals]:
-        boards: dict[ComparisonKey, list[Totals]] = {}
-        for key, each in self._counted.values():
-            boards.setdefault(key, []).append(each)
-        return {key: comparability.sum_of(parts) for key, parts in boards.items()}
-
     def tags(self, *, now: datetime, run_ids: Mapping[str, str]) -> dict[str, str]:
-        """Returns the last change, the fastest, the recommended, the totals; `run_ids` by trial."""
+        """Returns the last change, the fastest and the recommended; `run_ids` by trial."""
         best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
         named = [
             each.model_copy(update={"run_id": run_ids.get(each.trial_id, "")})
             for each in self.favourites
         ]
         if named:
-            best |= schema.pack_favourites(named, self._counted[named[0].trial_id][0])
+            best |= schema.pack_favourites(named, self._boards[named[0].trial_id])
         updated = {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds")}
-        return {**updated, **best, **schema.pack_boards(self.totals())}
+        return {**updated, **best}
 
 
 def count_key(status: Status) -> str:

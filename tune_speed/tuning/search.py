@@ -15,7 +15,7 @@ from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
 from tune_speed.study.parameter import at_ends
-from tune_speed.tracking.reader.studies import find_step_times
+from tune_speed.tracking.reader.queries import find_step_times
 from tune_speed.tracking.store.store import Store
 from tune_speed.tracking.writer.tracker import DELIVERY_S, Tracker, Undelivered
 from tune_speed.training.trial import Allotment

@@ -1,5 +1,5 @@
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from tune_speed.core.words import Device
 from tune_speed.reporting.leaderboard.queries import find_boards
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.tracking import Query, Store, Tracker, find_trials, schema
-from tune_speed.tracking.reader import leaders
-from tune_speed.tracking.reader.leaders import BoardReader, Leaders, TableReader, find_leaders
+from tune_speed.tracking.reader.leaders import Leaders, find_leaders
 
 STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")
 DEVICES = ("NVIDIA H200", "NVIDIA A100", "cpu 'ünï' \\ 100%")
@@ -71,8 +70,7 @@ def forget(uri: str, study: str) -> None:
             keys = f"('{schema.EXPECTED}', '{schema.FINAL_METRIC}')"
             delete = f"DELETE FROM {table} WHERE run_uuid IN {runs} AND key IN {keys}"
             connection.execute(text(delete), names)
-        keys = f"('{schema.BOARD}', '{schema.BOARDS}')"
-        delete = f"DELETE FROM tags WHERE run_uuid IN {runs} AND key IN {keys}"
+        delete = f"DELETE FROM tags WHERE run_uuid IN {runs} AND key = '{schema.FACTS}'"
         connection.execute(text(delete), names)
 
 
@@ -93,11 +91,6 @@ def filled(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
             if study == "old":
                 forget(any_new_store, study)
         yield any_new_store
-
-
-def by_mlflow(uri: str, *, top: int, study: str | None = None, **filters: Any) -> Leaders:
-    reader = BoardReader(Store(uri), study, top=top)
-    return leaders.leaders_of(reader, Query(**filters), top=top)
 
 
 def seen(boards: list[Any]) -> list[Any]:
@@ -130,17 +123,14 @@ def by_reading_all(uri: str, *, top: int, **filters: Any) -> list[Any]:
     ("top", "filters"), [(1, {}), (1000, {}), *((3, each) for each in FILTERS)], ids=str
 )
 def test_leaders_give_the_boards_that_all_trials_give(
-    filled: str, top: int, filters: dict[str, Any]
+    filled: str, top: int, filters: dict[str, Any], by_mlflow: Callable[[], None]
 ) -> None:
     expected = by_reading_all(filled, top=top, **filters)
-    assert by_leaders(find_leaders(Store(filled), Query(**filters), top=top), top=top) == expected
-    assert by_leaders(by_mlflow(filled, top=top, **filters), top=top) == expected
+    for _ in range(2):
+        found = find_leaders(Store(filled), Query(**filters), top=top)
+        assert by_leaders(found, top=top) == expected
+        by_mlflow()
     assert expected or filters == {"workload": "cifar10"} or filters == {"device": "nvidia_h"}
-
-
-def test_tables_are_read_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaders, "BoardReader", None)
-    assert len(find_leaders(Store(filled), top=1).totals) == 4
 
 
 def test_no_more_is_fetched_than_is_shown_and_one(filled: str) -> None:
@@ -169,8 +159,8 @@ def test_a_board_without_a_hit_still_has_its_target(filled: str) -> None:
 def test_a_recipe_that_misses_in_half_of_its_runs_leads_nothing(uri: str, store: Store) -> None:
     runs = tuple(make_run(s, seed=i) for i, s in enumerate([Status.REACHED, Status.MISSED]))
     deliver(store, "study", [make_record("t0000", runs=runs), make_record("t0001", time_s=9.0)])
-    for found in (find_leaders(Store(uri)), by_mlflow(uri, top=5)):
-        assert [trial.record.trial_id for trial in found.trials] == ["t0001"]
+    found = find_leaders(Store(uri))
+    assert [trial.record.trial_id for trial in found.trials] == ["t0001"]
 
 
 def test_a_resumed_search_counts_nothing_twice(uri: str, store: Store) -> None:
@@ -181,31 +171,21 @@ def test_a_resumed_search_counts_nothing_twice(uri: str, store: Store) -> None:
     assert found.totals == {key: totals_on(made, key) for key in sorted(set(map(board_key, made)))}
 
 
-def test_a_resumed_search_of_an_older_version_says_all_from_then_on(
-    uri: str, store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_sql", [True, False])
+def test_runs_in_the_trash_lead_nothing_until_they_are_back(
+    uri: str, store: Store, by_mlflow: Callable[[], None], is_sql: bool
 ) -> None:
-    made = list(records("study"))
-    deliver(store, "study", made[: len(made) - 4], search_id="one")
-    forget(uri, "study")
-    deliver(store, "study", made, search_id="one")
-    monkeypatch.setattr(TableReader, "trials_of", None)
-    assert by_leaders(find_leaders(Store(uri)), top=20) == by_reading_all(uri, top=20)
-    assert len(find_trials(Store(uri))) == len(made)
+    def leading() -> list[str]:
+        return [trial.record.trial_id for trial in find_leaders(Store(uri)).trials]
 
-
-def test_a_running_search_counts_what_it_has(uri: str, store: Store) -> None:
-    tracker = deliver(store, "study", [make_record("t0000")])
-    store.client.update_run(tracker.run_id, status="RUNNING")
-    store.client.delete_tag(tracker.run_id, schema.BOARDS)  # As in its first seconds.
-    (totals,) = find_leaders(Store(uri)).totals.values()
-    assert totals.trials == 1
-
-
-def test_runs_in_the_trash_lead_nothing(uri: str, store: Store) -> None:
+    if not is_sql:
+        by_mlflow()
     deliver(store, "study", [make_record(f"t000{i}", time_s=1.0 + i) for i in range(3)])
-    store.client.delete_run(find_leaders(Store(uri), top=1).trials[0].run_id)
-    for found in (find_leaders(Store(uri)), by_mlflow(uri, top=5)):
-        assert [trial.record.trial_id for trial in found.trials] == ["t0001", "t0002"]
+    first = find_leaders(Store(uri), top=1).trials[0].run_id
+    store.client.delete_run(first)
+    assert leading() == ["t0001", "t0002"]
+    store.client.restore_run(first)
+    assert leading() == ["t0000", "t0001", "t0002"]
 
 
 def test_a_store_without_the_study_is_explained_by_mlflow(filled: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +9,6 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import Store
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader import queries
 from tune_speed.tracking.reader.queries import Query, by_board, find_trials
 
 
@@ -60,13 +59,11 @@ def test_trials_come_board_by_board_fastest_first_and_misses_last(uri: str) -> N
     ],
 )
 def test_tables_and_mlflow_give_the_same(
-    uri: str, text: str | None, only: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    uri: str, text: str | None, only: dict[str, Any], by_mlflow: Callable[[], None]
 ) -> None:
     where = None if text is None else parse_where(text)
-    with monkeypatch.context() as patch:
-        patch.setattr(queries, "by_mlflow", None)
-        directly = find_trials(Store(uri), Query(**only, where=where))
-    monkeypatch.setattr(queries, "read_directly", lambda *_: None)
+    directly = find_trials(Store(uri), Query(**only, where=where))
+    by_mlflow()
     assert directly == find_trials(Store(uri), Query(**only, where=where))
     assert bool(directly) == (only not in ({"kind": "certified"}, {"device": "_2"}))
 
@@ -74,8 +71,8 @@ def test_tables_and_mlflow_give_the_same(
 @pytest.mark.parametrize(
     ("text", "numbers"),
     [
-        ("batch_size >= 32", {5, 6, 7}),  # MLflow decides
-        ("lr >= 0.5", {5, 6, 7}),  # decided here
+        ("batch_size >= 32", {5, 6, 7}),
+        ("lr >= 0.5", {5, 6, 7}),
         ("optimizer = sgd and batch_size > 4", {4, 6}),
         ("batch_size = 1 or study = second and device = A100", {0, 6, 7}),
         ("optimizer.sgd.lr > 0.1 and optimizer.adamw.lr is none", {2, 4, 6}),
@@ -96,9 +93,7 @@ def test_a_filter_goes_with_other_conditions(uri: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["batch_sise > 4", "optimizer.sgd.lrr > 4", "n > 0 or lrx = 1"])
-def test_a_field_that_no_trial_has_is_a_mistake_even_where_mlflow_leaves_none(
-    uri: str, text: str
-) -> None:
+def test_a_field_that_no_trial_has_is_a_mistake(uri: str, text: str) -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         found(uri, text)
 

@@ -11,7 +11,7 @@ from helpers.tracking.stores import put
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import Query, Store, Tracker, find_trial, find_trials, schema
-from tune_speed.tracking.reader.queries import experiments_of
+from tune_speed.tracking.reader.changes import experiments_of
 
 ODD = 'it\'s "odd" 100% \\ `x`/y'
 

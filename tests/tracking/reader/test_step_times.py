@@ -5,7 +5,7 @@ from helpers.making import make_record
 
 from tune_speed.core.records import StepTime, TrialRecord
 from tune_speed.tracking import Store, Tracker
-from tune_speed.tracking.reader.studies import find_step_times
+from tune_speed.tracking.reader.queries import find_step_times
 
 
 def step_time(key: str, step_s: float = 0.1, *, measured_in: str = "study/t0000") -> StepTime:

@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +7,8 @@ from helpers.making import make_record
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking import Store, Tracker, schema
-from tune_speed.tracking.reader import studies
-from tune_speed.tracking.reader.studies import StudySummary, list_studies
+from tune_speed.tracking import Store, Tracker
+from tune_speed.tracking.reader.studies import list_studies
 
 ODD = 'it\'s "odd" 100% \\ `x`/y'
 
@@ -47,11 +46,6 @@ def filled(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield any_new_store
 
 
-def by_mlflow(uri: str, monkeypatch: pytest.MonkeyPatch) -> list[StudySummary]:
-    monkeypatch.setattr(studies, "read_directly", lambda *_: None)
-    return list_studies(Store(uri))
-
-
 def test_studies_are_listed_with_what_they_hold(filled: str) -> None:
     found = {study.name: study for study in list_studies(Store(filled))}
     assert set(found) == {"first", ODD}
@@ -63,11 +57,14 @@ def test_studies_are_listed_with_what_they_hold(filled: str) -> None:
     assert (first.device, found[ODD].device) == ("A100; H200", "cpu 'x'")
 
 
-def test_tables_and_mlflow_list_the_same(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_and_mlflow_list_the_same(
+    filled: str, by_mlflow: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Store, "studies", None)  # MLflow is not asked.
         directly = list_studies(Store(filled))
-    assert len(directly) == 2 and directly == by_mlflow(filled, monkeypatch)
+    by_mlflow()
+    assert len(directly) == 2 and directly == list_studies(Store(filled))
 
 
 def test_a_study_in_the_trash_is_not_listed(store: Store) -> None:
@@ -77,9 +74,7 @@ def test_a_study_in_the_trash_is_not_listed(store: Store) -> None:
 
 
 def test_a_search_that_has_no_trial_yet_is_listed(store: Store) -> None:
-    tracker = search(store, "study", [make_record()])
-    for key in (schema.BOARDS, schema.UPDATED_AT, schema.BEST_TRIAL):  # As in its first seconds.
-        store.client.delete_tag(tracker.run_id, key)
+    search(store, "study", [])
     (study,) = list_studies(store)
     assert (study.device, study.last_activity, study.best_trial) == ("", "", None)
 

@@ -18,7 +18,7 @@ import pytest
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
 from tune_speed.tracking import Store, schema
-from tune_speed.tracking.reader.queries import experiments_of
+from tune_speed.tracking.reader.changes import experiments_of
 from tune_speed.tracking.store.opening import load_mlflow, open_client, within
 
 

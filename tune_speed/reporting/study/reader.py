@@ -1,8 +1,7 @@
 """Reads a study from MLflow as people look at it: while it is searched, or after it."""
 
-import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,25 +12,15 @@ from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.study.view import OpenTrial, StudyView, ViewedTrial, part_key
 from tune_speed.tracking import schema
 from tune_speed.tracking.notes import NO_NOTE, Note, notes_of, trial_key
+from tune_speed.tracking.reader.changes import INTERRUPTED, IS_TRIAL, experiments_of
 from tune_speed.tracking.reader.leaders import favourites_on
-from tune_speed.tracking.reader.queries import experiments_of, with_curves
-from tune_speed.tracking.reader.studies import (
-    OLDEST_FIRST,
-    Ended,
-    SearchRun,
-    ended_run,
-    ended_since,
-    iso,
-    searches_by_mlflow,
-)
+from tune_speed.tracking.reader.queries import with_curves
+from tune_speed.tracking.reader.studies import OLDEST_FIRST, SearchRun, iso, searches_of
 from tune_speed.tracking.reader.tables import TrackedTrial
+from tune_speed.tracking.record_index import index_of
 from tune_speed.tracking.store.store import Store, runs_with
 
 CERTIFIED = "certified"
-# So far before the latest end a refresh looks back: the writer's clock may be adjusted meanwhile.
-END_MARGIN_MS = 5_000
-
-_log = logging.getLogger(__name__)
 
 
 def read_study(store: Store, study: str, *, finalists: int = 10) -> StudyView:
@@ -58,9 +47,11 @@ class StudyReader:
         """By run id."""
         self._running: tuple[OpenTrial, ...] = ()
         """In the order in which they began."""
-        self._stopped: set[tuple[str, str]] = set()
-        self._done: set[tuple[str, str]] = set()
-        self._latest_end_ms = 0
+        self._abandoned: set[tuple[str, str]] = set()
+        """Keys of trials whose search ended before them."""
+        self._ended: dict[str, tuple[str, str, bool]] = {}
+        """Run of the search, trial and whether it was interrupted, by run id."""
+        self._last_change = 0
 
     def read(self, *, finalists: int = 0, with_boards: bool = True) -> StudyView:
         """See `read_study`; boards only `with_boards`. Raises: ServiceError or StorageError."""
@@ -94,7 +85,7 @@ class StudyReader:
             trials=trials,
             certified=certified,
             running=self._running,
-            interrupted=len(self._stopped - self._done - {trial.key for trial in self._running}),
+            interrupted=self._num_interrupted(),
         )
         return boarded(view) if with_boards else view
 
@@ -129,73 +120,53 @@ class StudyReader:
         """Reads what is new; all or nothing. Raises: ServiceError or StorageError."""
         # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
         # once a search has ended (its own run ends last).
-        self._notes = notes_of(self._store, self._experiment_id)
-        searches = tuple(searches_by_mlflow(self._store, [self._experiment_id]))
-        alive = list(self._runs("attributes.status = 'RUNNING'"))
-        # At its end a search corrects the times of trials that were read before.
-        is_over = bool(_active(self._searches) - _active(searches))
-        since_ms = 0 if is_over else max(0, self._latest_end_ms - END_MARGIN_MS)
-        ended, killed = self._newly_over(alive, since_ms)
-        self._searches = searches
-        for each in ended:
-            self._finish(each)
-        self._take([run for run in (*killed, *alive) if schema.TRIAL_ID in run.data.tags])
+        store, study = self._store, [self._experiment_id]
+        notes = notes_of(store, self._experiment_id)
+        searches = tuple(searches_of(store, study, self.study))
+        running = f"attributes.status = 'RUNNING' AND {IS_TRIAL}"
+        alive = list(runs_with(store, study, {}, also=running, order_by=OLDEST_FIRST))
+        index_of(store).ask(self.study, self._take)
+        self._notes, self._searches = notes, searches
+        opened = [self._opened(run) for run in alive if run.info.run_id not in self._finished]
+        # Where a driver was killed, its trials' runs have not ended either.
+        active = {search.run_id for search in searches if search.is_running}
+        self._running = tuple(each for each in opened if each.search_run_id in active)
+        self._abandoned = {each.key for each in opened if each.search_run_id not in active}
 
-    def _newly_over(self, alive: Sequence[Any], since_ms: int) -> tuple[list[Ended], list[Any]]:
-        ended, killed = self._over(since_ms)
-        seen = {run.info.run_id for run in (*alive, *killed)} | {each.run_id for each in ended}
-        lost = {trial.run_id for trial in self._running} - seen
-        if lost:
-            # They ran and are over, but not since then: the clock that says when was set back.
-            ended, killed = self._over(0)
-            ends_ms = [each.end_ms for each in ended if each.run_id in lost]
-            self._latest_end_ms = max(ends_ms, default=self._latest_end_ms)
-        return ended, killed
+    def _take(self, experiments: Sequence[str]) -> None:
+        index = index_of(self._store)
+        columns = "run_id, experiment_id, parent_id, trial_id, status, is_deleted, change"
+        rows = index.rows(columns, experiments, "change > ?", self._last_change)
+        alive = [row for row in rows if not row[5]]
+        found = list(index.tracked(row for row in alive if row[4] != INTERRUPTED))
+        for run_id, *_ in rows:
+            self._finished.pop(run_id, None)
+            self._ended.pop(run_id, None)
+        self._finished |= {trial.run_id: trial for trial in found}
+        self._ended |= {row[0]: (row[2], row[3], row[4] == INTERRUPTED) for row in alive if row[3]}
+        self._last_change = max((row[6] for row in rows), default=self._last_change)
 
-    def _over(self, since_ms: int) -> tuple[list[Ended], list[Any]]:
-        killed = self._runs(f"attributes.end_time > {since_ms} AND attributes.status = 'KILLED'")
-        return ended_since(self._store, self._experiment_id, since_ms), list(killed)
+    def _num_interrupted(self) -> int:
+        stopped = {
+            (of, trial_id) for of, trial_id, is_stopped in self._ended.values() if is_stopped
+        }
+        over = {
+            (of, trial_id) for of, trial_id, is_stopped in self._ended.values() if not is_stopped
+        }
+        return len((stopped | self._abandoned) - over - {trial.key for trial in self._running})
 
-    def _runs(self, condition: str) -> Iterator[Any]:
-        study = [self._experiment_id]
-        return runs_with(self._store, study, {}, also=condition, order_by=OLDEST_FIRST)
-
-    def _finish(self, trial: Ended) -> None:
-        if trial.run_id not in self._finished:
-            self._latest_end_ms = max(self._latest_end_ms, trial.end_ms)
-        if trial.record is not None:
-            found = TrackedTrial(trial.run_id, self._experiment_id, trial.record)
-            self._finished[trial.run_id] = found
-        elif trial.key not in self._done:
-            _log.warning("run %s is left out: its record cannot be read", trial.run_id)
-        self._done.add(trial.key)
-
-    def _take(self, runs: Sequence[Any]) -> None:
-        active = _active(self._searches)
+    def _opened(self, run: Any) -> OpenTrial:
+        data, search_run_id = run.data, run.data.tags.get(schema.PARENT, "")
         # A running trial has no record yet: its search says which of its parameters were chosen.
-        chosen = {s.run_id: s.tags.get("searched", "").split(", ") for s in self._searches}
-        running: dict[str, OpenTrial] = {}
-        for run in runs:
-            if schema.RECORD in run.data.tags:
-                # All is there but its last status.
-                self._finish(ended_run(run))
-                continue
-            data, search_run_id = run.data, run.data.tags.get(schema.PARENT, "")
-            names = chosen.get(search_run_id, ())
-            trial = OpenTrial(
-                trial_id=data.tags[schema.TRIAL_ID],
-                run_id=run.info.run_id,
-                started_at=iso(run.info.start_time),
-                params={name: data.params[name] for name in names if name in data.params},
-                metrics=data.metrics,
-                search_run_id=search_run_id,
-            )
-            if run.info.status == "RUNNING" and trial.search_run_id in active:
-                running[trial.run_id] = trial
-            else:
-                self._stopped.add(trial.key)
-        self._running = tuple(
-            each for each in running.values() if each.run_id not in self._finished
+        of = (s.tags.get("searched", "") for s in self._searches if s.run_id == search_run_id)
+        names = next(of, "").split(", ")
+        return OpenTrial(
+            trial_id=data.tags[schema.TRIAL_ID],
+            run_id=run.info.run_id,
+            started_at=iso(run.info.start_time),
+            params={name: data.params[name] for name in names if name in data.params},
+            metrics=data.metrics,
+            search_run_id=search_run_id,
         )
 
 
@@ -214,7 +185,3 @@ def _best_first(trial: TrackedTrial) -> tuple[float, float]:
     time_s = trial.record.time_to_target_s
     nearest = goodness(best_metric(trial.record), target_of(trial.record.workload))
     return math.inf if time_s is None else time_s, -nearest
-
-
-def _active(searches: Iterable[SearchRun]) -> set[str]:
-    return {search.run_id for search in searches if search.is_running}

@@ -24,7 +24,7 @@ quote stands for itself. Words such as `and` may be in capitals.
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -56,6 +56,10 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FIELD = re.compile(r"[^\W\d][\w.-]*")
 
 
+Values = Callable[[str], Any]
+"""Returns a trial's value of a field, None where it has none."""
+
+
 class Literal(NamedTuple):
     """A value of a filter, as it was written and as it is compared."""
 
@@ -71,8 +75,8 @@ class Comparison:
     sign: str
     literals: tuple[Literal, ...]
 
-    def holds(self, asked: FieldReader) -> bool:
-        value = asked.value(self.field)
+    def holds(self, value_of: Values) -> bool:
+        value = value_of(self.field)
         if self.sign in ("is none", "is not none"):
             return (value is None) == (self.sign == "is none")
         if value is None:
@@ -91,8 +95,8 @@ class Negation:
 
     part: "Condition"
 
-    def holds(self, asked: FieldReader) -> bool:
-        return not self.part.holds(asked)
+    def holds(self, value_of: Values) -> bool:
+        return not self.part.holds(value_of)
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,8 @@ class Joined:
     word: str
     parts: tuple["Condition", ...]
 
-    def holds(self, asked: FieldReader) -> bool:
-        each = (part.holds(asked) for part in self.parts)
+    def holds(self, value_of: Values) -> bool:
+        each = (part.holds(value_of) for part in self.parts)
         return all(each) if self.word == "and" else any(each)
 
 
@@ -278,22 +282,6 @@ def _kind(value: Any) -> str:
     return "number" if isinstance(value, int | float) else type(value).__name__
 
 
-MAX_PUSHED = 16
-"""Conditions that MLflow is given: each is a join, of which SQLite takes 64."""
-
-# What reaches a tag as it is, and MLflow's filter too.
-_PLAIN_TEXT = re.compile(r"[\w()](?:[\w .,:()+-]{0,198}[\w()])?", re.ASCII)
-
-
-class Pushed(NamedTuple):
-    """A condition on a tag of a run; none holds where the run lacks it."""
-
-    tag: str
-    sign: str
-    """`=` or `!=`."""
-    value: str
-
-
 @dataclass(frozen=True)
 class Where:
     """A filter; `parse_where` makes one."""
@@ -303,24 +291,19 @@ class Where:
 
     def matches(self, record: TrialRecord) -> bool:
         """Raises: ConfigError if a field is the last part of several settings of its recipe."""
-        return self.root.holds(FieldReader(record))
+        return self.root.holds(FieldReader(record).value)
 
-    def pushed(self) -> tuple[Pushed, ...]:
-        """Returns conditions on tags that all hold for every run whose record fits.
-
-        They are coarser than the filter: a store knows no `or`, and may hide secrets in its texts.
-        """
-        root = self.root
-        parts = root.parts if isinstance(root, Joined) and root.word == "and" else (root,)
-        conditions = [c for part in parts if isinstance(part, Comparison) for c in _pushed(part)]
-        return tuple(dict.fromkeys(conditions))[:MAX_PUSHED]
+    @property
+    def fields(self) -> list[str]:
+        """The names of the fields that it asks for."""
+        return list(dict.fromkeys(_fields_of(self.root)))
 
     def check(self, records: Iterable[TrialRecord]) -> None:
         """Refuses a field that none of `records` has; without records, refuses nothing.
 
         Raises: ConfigError that names it, and the nearest one that there is.
         """
-        missing, known = dict.fromkeys(_fields_of(self.root)), set[str]()
+        missing, known = dict.fromkeys(self.fields), set[str]()
         for record in records:
             asked = FieldReader(record)
             missing = {name: None for name in missing if not asked.knows(name)}
@@ -345,25 +328,8 @@ def parse_where(text: str) -> Where:
     return Where(text, Parser(text).parse())
 
 
-def in_mlflow(pushed: Iterable[Pushed]) -> str:
-    """Returns an MLflow filter that holds where all of `pushed` do, "" for none."""
-    # Names and values have no quotes in them: `_pushed` lets through none that has.
-    return " AND ".join(f"tags.`{p.tag}` {p.sign} {p.value!r}" for p in pushed)
-
-
 def _fields_of(condition: Condition) -> list[str]:
     if isinstance(condition, Comparison):
         return [condition.field]
     parts = (condition.part,) if isinstance(condition, Negation) else condition.parts
     return [field for part in parts for field in _fields_of(part)]
-
-
-def _pushed(comparison: Comparison) -> Sequence[Pushed]:
-    column, literals = COLUMNS.get(comparison.field), comparison.literals
-    tag, sign = column.tag if column else None, comparison.sign
-    sign = {"in": "=", "not in": "!="}.get(sign, sign)
-    is_plain = all(_PLAIN_TEXT.fullmatch(literal.raw) for literal in literals)
-    is_one = len(literals) == 1 or sign == "!="
-    if tag is None or sign not in ("=", "!=") or not is_plain or not is_one:
-        return ()
-    return [Pushed(tag, sign, literal.raw) for literal in literals]

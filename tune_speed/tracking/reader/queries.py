@@ -3,46 +3,46 @@
 A record comes from a trial's tags; its curves lie in an artifact (`with_curves`).
 """
 
+import json
 import logging
-import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from tune_speed.core.comparability import ComparisonKey, board_key
-from tune_speed.core.config import did_you_mean
-from tune_speed.core.errors import ConfigError, ServiceError
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Status, StepTime, TrialRecord
 from tune_speed.core.text import recorded_device
 from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
-from tune_speed.tracking.filter.where import Pushed, Where, in_mlflow
-from tune_speed.tracking.reader.tables import (
-    OF_THESE_STUDIES,
-    Row,
-    Tables,
-    TrackedTrial,
-    read_directly,
-)
+from tune_speed.tracking.filter.fields import FieldReader
+from tune_speed.tracking.filter.where import Where
+from tune_speed.tracking.reader.changes import HAS_RECORD, NUM_SUGGESTIONS, experiments_of
+from tune_speed.tracking.reader.tables import TrackedTrial
+from tune_speed.tracking.record_index import RecordIndex, index_of
 from tune_speed.tracking.search_summary import NUM_TRIALS
-from tune_speed.tracking.store.store import PAGE, Store, runs_with, tag_contains
+from tune_speed.tracking.store.store import Store, runs_with
 
-HAS_RECORD = f"tags.`{schema.RECORD}` != ''"
-TIME_TO_TARGET = "time_to_target_s"
-FASTEST_FIRST = (f"metrics.{TIME_TO_TARGET} ASC", "attributes.start_time ASC")
 MIN_RUN_ID_PREFIX = 6
-NUM_SUGGESTIONS = 5
 # Trials in which a filter's field is looked for before it counts as a mistake in writing.
 NUM_CHECKED = 1000
+# The latest measurements that are read: what is older was mostly made with other versions.
+MOST_MEASURED = 1000
 CURVE_THREADS = 4
+
+IS_TRIAL = "board IS NOT NULL AND NOT is_deleted"
+"""Of the index: trials that are not in the trash and can be read."""
+FASTEST_FIRST = "ORDER BY time_s IS NULL, time_s, start_ms, run_id"
+BEST_FIRST = "ORDER BY ranked_s, COALESCE(-goodness, 9e999), study, trial_id"
+"""As `comparability.best_first`, of those that have a rank."""
 
 _RUN_ID = re.compile(rf"[0-9a-f]{{{MIN_RUN_ID_PREFIX},32}}")
 _log = logging.getLogger(__name__)
@@ -62,23 +62,11 @@ class Query:
     limit: int | None = None
     """The first so many, before `where` is asked."""
 
-    @property
-    def tags(self) -> tuple[Pushed, ...]:
-        """Conditions on tags that all hold for every trial that is wanted."""
-        wanted = {schema.WORKLOAD: self.workload, schema.KIND: self.kind}
-        wanted[schema.STATUS] = Status.REACHED.value if self.only_reached else None
-        own = [Pushed(name, "=", value) for name, value in wanted.items() if value is not None]
-        return (*own, *(self.where.pushed() if self.where else ()))
-
-    def is_on(self, name: object) -> bool:
-        """Whether the name of a device contains `device`."""
-        part = "" if self.device is None else recorded_device(self.device)
-        return part.casefold() in str(name).casefold()
-
     def takes(self, key: ComparisonKey) -> bool:
         """Whether a board is of the workload, device and kind."""
-        of_workload = self.workload in (None, key.workload)
-        return self.is_on(key.device) and of_workload and self.kind in (None, key.kind)
+        part = "" if self.device is None else recorded_device(self.device)
+        is_on = part.casefold() in str(key.device).casefold()
+        return is_on and self.workload in (None, key.workload) and self.kind in (None, key.kind)
 
 
 ANY = Query()
@@ -92,87 +80,92 @@ def find_trials(
     Raises: ServiceError if the store does not answer; ConfigError if it does not hold the study,
         or the filter names a field that no trial has.
     """
+    index = index_of(store)
 
-    def read(tables: Tables) -> list[TrackedTrial] | None:
-        # Without the study, reading through MLflow reports what is wrong.
-        return matching(partial(by_tables, tables), query) if tables.holds(query.study) else None
+    def read(found: list[str]) -> list[TrackedTrial]:
+        experiments = found or experiments_of(store, query.study)
+        runs = _runs_of(index, experiments, query)
+        if query.where is not None:
+            every = partial(_runs_of, index, experiments, replace(query, only_reached=False))
+            runs = fitting(index, query.where, runs, every)
+        return list(index.tracked(runs))
 
-    found = read_directly(store, read)
-    if found is None:
-        found = matching(partial(by_mlflow, store), query)
+    found = index.ask(query.study, read)
     return list(with_curves(store, found)) if with_curve else found
+
+
+def boards_in(index: RecordIndex, experiments: Sequence[str]) -> dict[str, ComparisonKey]:
+    """Returns the boards that have trials, by their text in the index."""
+    rows = index.rows("DISTINCT board", experiments, IS_TRIAL)
+    return {board: key_of(board) for (board,) in rows}
+
+
+def key_of(board: str) -> ComparisonKey:
+    return ComparisonKey(*json.loads(board))
+
+
+def _runs_of(index: RecordIndex, experiments: Sequence[str], query: Query) -> list[Any]:
+    boards = [text for text, key in boards_in(index, experiments).items() if query.takes(key)]
+    wanted = f"{IS_TRIAL} AND board IN (SELECT value FROM json_each(?))"
+    if query.only_reached:
+        wanted += f" AND status = '{Status.REACHED.value}'"
+    limit = -1 if query.limit is None else query.limit
+    ordered = f"{wanted} {FASTEST_FIRST} LIMIT {limit}"
+    return index.rows("run_id, experiment_id", experiments, ordered, json.dumps(boards))
+
+
+def fitting(
+    index: RecordIndex, where: Where, runs: Sequence[Any], every: Callable[[], Sequence[Any]]
+) -> list[Any]:
+    """Returns the runs for which a filter holds, by the index's own copy of its fields.
+
+    A field that none of `runs` has is looked for in `every` as well.
+
+    Raises: ConfigError if it is not there either, or means several settings of a recipe.
+    """
+    fields = _values_of(index, where.fields, runs)
+    if any(not any(values.values()) for values in fields.values()):
+        where.check(trial.record for trial in index.tracked(every()[:NUM_CHECKED]))
+
+    def value(run: Any, name: str) -> Any:
+        text = fields[name][run[0]]
+        if text != _SEVERAL:
+            return json.loads(text) if text else None
+        (trial,) = index.tracked([run])  # It says which.
+        return FieldReader(trial.record).value(name)
+
+    return [run for run in runs if where.root.holds(partial(value, run))]
+
+
+# A field that means several settings of a recipe.
+_SEVERAL = "several"
+
+
+def _values_of(
+    index: RecordIndex, names: Sequence[str], runs: Sequence[Any]
+) -> dict[str, dict[str, str]]:
+    """Returns by field the value as JSON by run id; empty where the recipe has no such field."""
+    kept = {name: index.field(name) for name in names}
+    missing = [run for run in runs if any(run[0] not in values for values in kept.values())]
+    new = {name: dict.fromkeys((run_id for run_id, *_ in missing), "") for name in names}
+    for trial in index.tracked(missing):
+        asked = FieldReader(trial.record)
+        for name in names:
+            new[name][trial.run_id] = _as_json(asked, name)
+    index.keep_fields(new)
+    return {name: {**kept[name], **new[name]} for name in names}
+
+
+def _as_json(asked: FieldReader, name: str) -> str:
+    try:
+        value = asked.value(name)
+    except ConfigError:
+        return _SEVERAL
+    return json.dumps(value) if asked.knows(name) else ""
 
 
 def by_board(trials: Iterable[TrackedTrial]) -> list[TrackedTrial]:
     return sorted(trials, key=lambda trial: board_key(trial.record))
-
-
-def matching(find: Callable[[Query], Iterator[TrackedTrial]], query: Query) -> list[TrackedTrial]:
-    """Returns the trials that fit, in order, by what `find` answers."""
-    where, trials = query.where, find(query)
-    if where is None:
-        return list(trials)
-    head: list[TrackedTrial] = []
-
-    def to_check() -> Iterator[TrialRecord]:
-        """Yields the records found; then, where a field is still unknown, what was left out."""
-        for trial in trials:
-            head.append(trial)
-            yield trial.record
-        if where.pushed() or query.only_reached:
-            left_out = replace(query, where=None, only_reached=False, limit=NUM_CHECKED)
-            yield from (trial.record for trial in find(left_out))
-
-    where.check(to_check())
-    return [trial for trial in chain(head, trials) if where.matches(trial.record)]
-
-
-def by_mlflow(store: Store, query: Query) -> Iterator[TrackedTrial]:
-    """Yields what MLflow finds, in its order; `where` may hold for fewer."""
-    tags = {each.tag: each.value for each in replace(query, where=None).tags}
-    pushed = in_mlflow(query.where.pushed() if query.where else ())
-    on_device = ""
-    if query.device is not None:
-        on_device = tag_contains(schema.DEVICE, recorded_device(query.device))
-    runs = runs_with(
-        store,
-        experiments_of(store, query.study),
-        tags,
-        order_by=FASTEST_FIRST,
-        also=" AND ".join(filter(None, (HAS_RECORD, on_device, pushed))),
-        page_size=PAGE if query.limit is None else max(1, min(query.limit, PAGE)),
-    )
-    yield from islice((t for t in tracked(runs) if query.is_on(t.record.device)), query.limit)
-
-
-def by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:
-    """Yields what the tables hold, in the order that MLflow gives; `where` may hold for fewer."""
-
-    def fastest_first(row: Row) -> tuple[float, float, str]:
-        time_s, start_ms = (math.inf if value is None else value for value in row[2:])
-        return time_s, start_ms, row[0]
-
-    joins, values = "", dict(record=schema.RECORD, time=TIME_TO_TARGET)
-    for i, each in enumerate(query.tags):
-        # The same in SQL.
-        assert each.sign in ("=", "!="), each
-        joins += (
-            f"{{then}} tags c{i} ON c{i}.{{key}} = :name_{i}"
-            f" AND c{i}.run_uuid = r.run_uuid AND c{i}.value {each.sign} :value_{i}\n"
-        )
-        values |= {f"name_{i}": each.tag, f"value_{i}": each.value}
-    rows = tables.query(_TRIALS.replace("{joins}", joins), values, study=query.study)
-    in_order = sorted(rows, key=fastest_first)
-    trials = tables.tracked((run_id, str(experiment)) for run_id, experiment, *_ in in_order)
-    yield from islice((t for t in trials if query.is_on(t.record.device)), query.limit)
-
-
-_TRIALS = f"""
-SELECT r.run_uuid, r.experiment_id, timed.value, r.start_time
-FROM tags record {{then}} runs r ON r.run_uuid = record.run_uuid
-{{joins}}LEFT JOIN latest_metrics timed ON timed.{{key}} = :time AND timed.run_uuid = r.run_uuid
-WHERE record.{{key}} = :record AND {OF_THESE_STUDIES}
-"""
 
 
 def find_trial(store: Store, trial: str) -> TrackedTrial:
@@ -186,6 +179,19 @@ def find_trial(store: Store, trial: str) -> TrackedTrial:
         raise ConfigError(_no_record(run, trial))
     found = TrackedTrial(run.info.run_id, run.info.experiment_id, record)
     return next(with_curves(store, [found]))
+
+
+def find_step_times(store: Store) -> tuple[StepTime, ...]:
+    """Returns the windows on record of all studies, the oldest first. Raises: ServiceError."""
+    # Of all studies: keys hold device and versions, so that none is used where it does not hold.
+    index = index_of(store)
+
+    def read(experiments: list[str]) -> list[TrackedTrial]:
+        measured = f"{IS_TRIAL} AND num_windows ORDER BY start_ms DESC LIMIT {MOST_MEASURED}"
+        return list(index.tracked(index.rows("run_id, experiment_id", experiments, measured)))
+
+    trials = index.ask(None, read)
+    return tuple(each for trial in reversed(trials) for each in schema.own_windows(trial.record))
 
 
 class FoundSearch(NamedTuple):
@@ -209,54 +215,20 @@ def find_search(store: Store, study: str) -> FoundSearch:
             f" {len(begun)}. Begin it again under another name."
         )
     (run,) = begun
-    mine = {schema.PARENT: run.info.run_id, schema.KIND: "estimate"}
-    trials = list(tracked(runs_with(store, experiments, mine, also=HAS_RECORD)))
+    index, run_id = index_of(store), run.info.run_id
+
+    def read(ids: list[str]) -> list[TrackedTrial]:
+        mine = f"{IS_TRIAL} AND parent_id = ? AND kind = 'estimate'"
+        return list(index.tracked(index.rows("run_id, experiment_id", ids, mine, run_id)))
+
+    trials = index.ask(study, read)
     found = {each.record.trial_id: each.record for each in with_curves(store, trials)}
     names = ("search_id", "space_hash", "workload_hash", "protocol_version")
     header: dict[str, Any] = {n: run.data.tags.get(f"{schema.PREFIX}{n}", "") for n in names}
     if header["protocol_version"].isdecimal():
         header["protocol_version"] = int(header["protocol_version"])
     records = sorted(found.values(), key=lambda record: (record.finished_at, record.trial_id))
-    return FoundSearch(run.info.run_id, header, records)
-
-
-def experiments_of(store: Store, study: str | None) -> list[str]:
-    """Returns the ids of a study's experiment, or all. Raises: ConfigError, ServiceError."""
-    if study is not None:
-        found = store.call(lambda client: client.get_experiment_by_name(study))
-        store.refuse_deleted(found)
-        if found is not None:
-            return [found.experiment_id]
-    studies = store.studies()
-    if not studies:
-        from mlflow.entities import ViewType
-
-        for deleted in store.studies(view_type=ViewType.DELETED_ONLY).values():
-            store.refuse_deleted(deleted)
-        raise ServiceError(
-            f"there is no study in {store} yet. Run `tune-speed search digits_quickstart` first, or"
-            " name another store with MLFLOW_TRACKING_URI."
-        )
-    if study is None:
-        return [each.experiment_id for each in studies.values()]
-    if study in studies:  # A search made it between the two queries.
-        return [studies[study].experiment_id]
-    near, shown = did_you_mean(study, studies), list(map(repr, studies))
-    rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
-    raise ConfigError(
-        f"there is no study {study!r} in {store}{near or '.'} It holds"
-        f" {', '.join(shown[:NUM_SUGGESTIONS])}{rest}; `tune-speed list studies` lists all."
-    )
-
-
-def tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
-    """Yields the trials of MLflow's runs; a run whose record cannot be read is named in the log."""
-    for run in runs:
-        record = schema.unpack_record(run.data.tags)
-        if record is None:
-            _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
-        else:
-            yield TrackedTrial(run.info.run_id, run.info.experiment_id, record)
+    return FoundSearch(run_id, header, records)
 
 
 def _run_of(store: Store, trial: str) -> Any:

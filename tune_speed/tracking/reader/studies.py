@@ -1,21 +1,20 @@
-"""The studies of a store at a glance, from their searches' own runs; step times on record."""
+"""The studies of a store at a glance, and the runs of their searches."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from tune_speed.core.records import Status, StepTime, TrialRecord
-from tune_speed.tracking import schema, search_summary
+from tune_speed.core.records import Status
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.changes import IS_SEARCH
+from tune_speed.tracking.reader.queries import BEST_FIRST, IS_TRIAL, key_of
 from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches, read_directly
+from tune_speed.tracking.record_index import RecordIndex, index_of
 from tune_speed.tracking.store.store import Store, runs_with
 
 OLDEST_FIRST = ("attributes.start_time ASC",)
-# Parent runs alone have the tag: to find its key takes no look at the trials.
-IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,24 +60,37 @@ class SearchRun:
 
 
 def list_studies(store: Store) -> list[StudySummary]:
-    """Returns all studies, the latest active first, from one run a search. Raises: ServiceError."""
+    """Returns all studies, the latest active first. Raises: ServiceError."""
+    names = read_directly(store, _names_in)
+    if names is None:
+        names = {str(each.experiment_id): name for name, each in store.studies().items()}
+    index = index_of(store)
 
-    def read(tables: Tables) -> tuple[dict[str, str], list[SearchRun]]:
-        return {str(of): name for of, name in tables.query(_STUDIES)}, searches_in(tables, None)
+    def read(experiments: list[str]) -> list[StudySummary]:
+        searches: dict[str, list[SearchRun]] = {experiment_id: [] for experiment_id in experiments}
+        for each in searches_of(store, experiments):
+            # A search may have begun meanwhile, in an experiment of its own.
+            if each.tags.get("kind") == schema.SEARCH and each.experiment_id in searches:
+                searches[each.experiment_id].append(each)
+        return [_summarised(names[of], searches[of], index, of) for of in searches if of in names]
 
-    found = read_directly(store, read)
-    if found is None:
-        names = {each.experiment_id: name for name, each in store.studies().items()}
-        found = names, searches_by_mlflow(store, list(names))
-    names, every = found
-    searches: dict[str, list[SearchRun]] = {experiment_id: [] for experiment_id in names}
-    for each in every:
-        # A search may have begun between the two queries, in an experiment of its own.
-        if each.tags.get("kind") == schema.SEARCH and each.experiment_id in searches:
-            searches[each.experiment_id].append(each)
-    studies = [_summarised(name, of, searches[of]) for of, name in names.items()]
-    studies.sort(key=lambda study: study.name)
+    studies = sorted(index.ask(None, read), key=lambda study: study.name)
     return sorted(studies, key=lambda study: study.last_activity, reverse=True)
+
+
+def _names_in(tables: Tables) -> dict[str, str]:
+    return {str(of): name for of, name in tables.query(_STUDIES)}
+
+
+def searches_of(
+    store: Store, experiments: Sequence[str], study: str | None = None
+) -> list[SearchRun]:
+    """Returns the searches' own runs, and those of certifications, in the order of their begin.
+
+    `experiments`: all of the store, or that of `study`. Raises: ServiceError, StorageError.
+    """
+    found = read_directly(store, lambda tables: searches_in(tables, study))
+    return searches_by_mlflow(store, experiments) if found is None else found
 
 
 def searches_by_mlflow(store: Store, experiments: Sequence[str]) -> list[SearchRun]:
@@ -132,26 +144,26 @@ def _by_run(rows: Iterable[Sequence[Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _summarised(name: str, experiment_id: str, searches: list[SearchRun]) -> StudySummary:
-    counts = {
-        status: int(
-            sum(search.metrics.get(search_summary.count_key(status), 0.0) for search in searches)
-        )
-        for status in Status
-    }
-    timed = [each for each in reversed(searches) if search_summary.BEST_TIME in each.metrics]
-    best = min(timed, key=lambda search: search.metrics[search_summary.BEST_TIME], default=None)
+def _summarised(
+    name: str, searches: Sequence[SearchRun], index: RecordIndex, experiment_id: str
+) -> StudySummary:
+    own, parents = [experiment_id], json.dumps([search.run_id for search in searches])
+    of_search = f"{IS_TRIAL} AND parent_id IN (SELECT value FROM json_each(?))"
+    counts = index.rows("status, COUNT(*)", own, f"{of_search} GROUP BY status", parents)
+    boards = index.rows("DISTINCT board", own, of_search, parents)
+    ranked = f"{of_search} AND ranked_s IS NOT NULL {BEST_FIRST} LIMIT 1"
+    best = index.rows("trial_id, time_s", own, ranked, parents)
+    best_trial, best_time_s = best[0] if best else (None, None)
     tags = {key: value for search in searches for key, value in search.stored.items()}
-    # A search's run names the devices that have trials in its boards alone.
-    devices = {key.device for s in searches for key in schema.unpack_boards(s.stored) or ()}
+    found = dict(counts)
     return StudySummary(
         name=name,
         experiment_id=experiment_id,
         workload=tags.get(schema.WORKLOAD, ""),
-        device="; ".join(sorted(devices)),
-        num_trials={status: count for status, count in counts.items() if count},
-        best_time_s=best.metrics[search_summary.BEST_TIME] if best else None,
-        best_trial=best.stored.get(schema.BEST_TRIAL) if best else None,
+        device="; ".join(sorted({key_of(board).device for (board,) in boards})),
+        num_trials={status: found[status.value] for status in Status if status.value in found},
+        best_time_s=best_time_s,
+        best_trial=best_trial,
         last_activity=max((s.stored.get(schema.UPDATED_AT, "") for s in searches), default=""),
         is_running=any(search.is_running for search in searches),
     )
@@ -166,78 +178,3 @@ ORDER BY r.start_time, r.run_uuid
 """
 _METRICS = "SELECT m.run_uuid, m.{key}, m.value FROM latest_metrics m WHERE m.run_uuid IN ({runs})"
 _TAGS = "SELECT t.run_uuid, t.{key}, t.value FROM tags t WHERE t.run_uuid IN ({runs})"
-
-
-class Ended(NamedTuple):
-    """A trial with an outcome."""
-
-    run_id: str
-    key: tuple[str, str]
-    """Run id of the search, and trial id."""
-    end_ms: int
-    record: TrialRecord | None
-    """None: it cannot be read."""
-
-
-def ended_since(store: Store, experiment_id: str, since_ms: int) -> list[Ended]:
-    """Returns a study's trials with an outcome since then [ms since 1970]. Raises: ServiceError."""
-    # MLflow takes 8 ms and 100 kB for each run, and a search may have 20,000.
-    found = read_directly(store, lambda tables: _ended_in(tables, experiment_id, since_ms))
-    if found is not None:
-        return found
-    also = f"attributes.end_time > {since_ms} AND attributes.status != 'KILLED'"
-    runs = runs_with(store, [experiment_id], {}, also=also, order_by=OLDEST_FIRST)
-    return [ended_run(run) for run in runs if schema.RECORD in run.data.tags]
-
-
-_ENDED = """
-SELECT r.run_uuid, parent.value, trial.value, r.end_time
-FROM runs r
-{then} tags trial ON trial.{key} = :trial_id AND trial.run_uuid = r.run_uuid
-{then} tags record ON record.{key} = :record AND record.run_uuid = r.run_uuid
-LEFT JOIN tags parent ON parent.{key} = :parent AND parent.run_uuid = r.run_uuid
-WHERE r.experiment_id = :experiment AND r.lifecycle_stage = 'active'
-AND r.end_time > :since_ms AND r.status <> 'KILLED'
-ORDER BY r.start_time
-"""
-
-
-def _ended_in(tables: Tables, experiment_id: str, since_ms: int) -> list[Ended]:
-    values: dict[str, Any] = {"experiment": int(experiment_id), "since_ms": since_ms}
-    values |= {"trial_id": schema.TRIAL_ID, "record": schema.RECORD, "parent": schema.PARENT}
-    found = []
-    for some in batches(tables.query(_ENDED, values)):
-        texts = tables.texts(schema.RECORD, [run_id for run_id, *_ in some])
-        for run_id, parent_id, trial_id, end_ms in some:
-            record = schema.unpack_record(texts[run_id])
-            found.append(Ended(run_id, (parent_id or "", trial_id), end_ms, record))
-    return found
-
-
-def ended_run(run: Any) -> Ended:
-    tags = run.data.tags
-    key = (tags.get(schema.PARENT, ""), tags[schema.TRIAL_ID])
-    return Ended(run.info.run_id, key, run.info.end_time or 0, schema.unpack_record(tags))
-
-
-# The latest measurements that are read: what is older was mostly made with other versions.
-MOST_RUNS = 1000
-
-_STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
-
-
-def find_step_times(store: Store) -> tuple[StepTime, ...]:
-    """Returns the windows on record of all studies, the oldest first. Raises: ServiceError."""
-    # Of all studies: keys hold device and versions, so that none is used where it does not hold.
-    ids = [each.experiment_id for each in store.studies().values()]
-    measured = f"tags.`{schema.STEP_TIMES}` != ''"
-    runs = runs_with(store, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
-    return tuple(each for run in reversed([*islice(runs, MOST_RUNS)]) for each in _read(run))
-
-
-def _read(run: Any) -> tuple[StepTime, ...]:
-    try:
-        return _STEP_TIMES.validate_json(run.data.tags.get(schema.STEP_TIMES, "[]"))
-    except ValidationError:
-        # Of another version; it is measured again.
-        return ()

@@ -87,9 +87,6 @@ class Tables:
             bound |= _KINDS if study is None else {"study_name": study}
         return self._execute(text, {**bound, **(values or {})})
 
-    def holds(self, study: str | None) -> bool:
-        return any(True for _ in self.query("{studies}", study=study))
-
     def texts(self, name: str, runs: Sequence[str]) -> dict[str, dict[str, str]]:
         """Returns the tag `name` of each run, and its further parts: `name.1`, `name.2`."""
         found: dict[str, dict[str, str]] = {run_id: {} for run_id in runs}
@@ -101,17 +98,6 @@ class Tables:
                 found[run_id][key] = value
             runs, part = [run_id for run_id, _ in rows], part + 1
         return found
-
-    def tracked(self, runs: Iterable[tuple[str, str]]) -> Iterator[TrackedTrial]:
-        """Yields the trials of these runs and experiments in order; logs which cannot be read."""
-        for some in batches(runs):
-            texts = self.texts(schema.RECORD, [run_id for run_id, _ in some])
-            for run_id, experiment_id in some:
-                record = schema.unpack_record(texts[run_id])
-                if record is None:
-                    _log.warning("run %s is left out: its record cannot be read", run_id)
-                    continue
-                yield TrackedTrial(run_id, experiment_id, record)
 
 
 def batches(runs: Iterable[Any]) -> Iterator[list[Any]]:

@@ -24,8 +24,6 @@ READ_S = 60.0
 PAGE = 1000
 
 _UNSAFE = re.compile(r"['\"`\\\x00-\x1f\x7f]")
-# Letters whose other case not every database knows.
-_UNEVEN = re.compile(r"[^\x20-\x7e]")
 
 Result = TypeVar("Result")
 
@@ -171,11 +169,6 @@ def tag_equals(key: str, value: str) -> str:
     return f"tags.`{key}` LIKE '{_UNSAFE.sub('_', value)}'"
 
 
-def tag_contains(key: str, part: str) -> str:
-    """Holds where the tag contains `part`, in whatever case, and maybe elsewhere (`tag_equals`)."""
-    return f"tags.`{key}` ILIKE '%{_UNSAFE.sub('_', _UNEVEN.sub('%', part))}%'"
-
-
 def has_tags(run: Any, tags: Mapping[str, str]) -> bool:
     """Whether an MLflow run (or experiment) has exactly these tags, among others."""
     own = run.data.tags if hasattr(run, "data") else run.tags
@@ -189,21 +182,29 @@ def runs_with(
     *,
     order_by: Sequence[str] = (),
     also: str = "",
-    page_size: int = PAGE,
+    deleted: bool = False,
 ) -> Iterator[Any]:
-    """Yields the runs that have `tags`, and for which `also` (a filter) holds, page by page."""
+    """Yields the runs that have `tags`, and for which `also` (a filter) holds, page by page.
+
+    `deleted`: those in the trash, and none but these.
+    """
     if experiment_ids:
-        search = partial(client.search_runs, list(experiment_ids), order_by=list(order_by))
-        yield from _all_pages(search, tags, also=also, page_size=page_size)
+        how: dict[str, Any] = {"order_by": list(order_by)}
+        if deleted:
+            from mlflow.entities import ViewType
+
+            how["run_view_type"] = ViewType.DELETED_ONLY
+        search = partial(client.search_runs, list(experiment_ids), **how)
+        yield from _all_pages(search, tags, also=also)
 
 
 def _all_pages(
-    search: Callable[..., Any], tags: Mapping[str, str], *, also: str = "", page_size: int = PAGE
+    search: Callable[..., Any], tags: Mapping[str, str], *, also: str = ""
 ) -> Iterator[Any]:
     wanted = [tag_equals(key, value) for key, value in tags.items()]
     conditions, token = " AND ".join(filter(None, (*wanted, also))), None
     while True:
-        page = search(filter_string=conditions, max_results=page_size, page_token=token)
+        page = search(filter_string=conditions, max_results=PAGE, page_token=token)
         yield from (each for each in page if has_tags(each, tags))
         token = page.token
         if not token:

@@ -87,6 +87,7 @@ def _write_clock(outbox: Outbox, record: TrialRecord, runs: StudyRuns) -> str | 
     moved = [point._replace(timestamp_ms=outbox.reclocked_ms or 0) for point in points]
     note = {descriptions.NOTE: descriptions.trial_note(record, run_id=ref.run_id)}
     runs.write(ref, points=moved, tags=schema.record_tags(record) | note)
+    runs.end(ref, ref.status)
     ref.clock = schema.clock_of(record)
     return refused
 

@@ -118,17 +118,16 @@ class RunRef:
     status: str
     params: dict[str, str] | None = field(default_factory=dict)
     """None: of a complete run, those in the store."""
-    has_board: bool = True
-    """False: an older version delivered it, without what leaderboards find it by."""
     clock: str = ""
     """Step times that the record there is made of, see `schema.clock_of`."""
+    end_ms: int = 0
     has_points: bool = False
     """Whether metrics are there: of an attempt that did not come to its end, as long as it runs."""
 
     @property
     def is_complete(self) -> bool:
         """Whether the trial ended and everything about it was delivered."""
-        return self.status in COMPLETE and self.has_board
+        return self.status in COMPLETE
 
     @property
     def has_ended(self) -> bool:
@@ -256,7 +255,9 @@ class StudyRuns:
             self._client.log_artifacts(ref.run_id, str(folder))
 
     def end(self, ref: RunRef, status: str) -> None:
-        self._client.set_terminated(ref.run_id, status)
+        # A time of its own where it ended before: by that an index sees that it was changed.
+        ref.end_ms = ref.end_ms + 1 if ref.is_complete else round(time.time() * 1000)
+        self._client.set_terminated(ref.run_id, status, ref.end_ms)
         ref.status = status
         if ref.is_complete:
             ref.params = None
@@ -288,24 +289,21 @@ class StudyRuns:
         for run in found:
             tags = run.data.tags
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
-            info, has_board = run.info, schema.BOARD in tags
-            ref = RunRef(info.run_id, info.start_time, info.status, run.data.params, has_board)
+            info = run.info
+            ref = RunRef(info.run_id, info.start_time, info.status, run.data.params)
             ref.clock, ref.has_points = tags.get(schema.CLOCK, ""), bool(run.data.metrics)
+            ref.end_ms = info.end_time or 0
             if ref.is_complete:
                 ref.params = None
             first = refs.setdefault(key, ref)
             if first is not ref:
-                is_fuller = _fullness(ref) > _fullness(first)
+                is_fuller = ref.is_complete > first.is_complete
                 refs[key], other = (ref, first) if is_fuller else (first, ref)
                 twice.append(other)
         # After all pages: deleting a run would shift them.
         for other in twice:
             self._client.delete_run(other.run_id)
         return refs
-
-
-def _fullness(ref: RunRef) -> tuple[bool, bool]:
-    return ref.status in COMPLETE, ref.has_board
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[list[Any]]:

@@ -1,0 +1,226 @@
+"""What ended or changed in a store since its index was fed last: by SQL, or by MLflow's client."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from tune_speed.core.config import did_you_mean
+from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.tables import Tables, batches, read_directly
+from tune_speed.tracking.store.store import Store, runs_with
+
+HAS_RECORD = f"tags.`{schema.RECORD}` != ''"
+IS_TRIAL = f"tags.`{schema.TRIAL_ID}` LIKE '%'"
+# Parent runs alone have the tag: to find its key takes no look at the trials.
+IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
+NUM_SUGGESTIONS = 5
+INTERRUPTED = "interrupted"
+"""Status of a trial that ended without a record."""
+# So far before the latest end is asked again: a writer's clock may be adjusted meanwhile.
+MARGIN_MS = 5_000
+
+
+class Known(NamedTuple):
+    """The state in which the index has a run."""
+
+    end_ms: int
+    """0: it has a record, and its end is not written yet."""
+    is_deleted: bool
+    parent_id: str = ""
+
+
+class Run(NamedTuple):
+    """A run of a trial that ended, or whose record is there."""
+
+    run_id: str
+    experiment_id: str
+    parent_id: str
+    start_ms: int
+    end_ms: int
+    is_deleted: bool
+    facts: Sequence[Any]
+    """As in `schema.Facts`; without a record that can be read, its trial, kind and status alone."""
+    text: str = ""
+    """The record, where it came along."""
+
+
+@dataclass
+class Changes:
+    """What the index lacks."""
+
+    experiments: list[str]
+    """Ids of those that were asked for."""
+    runs: list[Run] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    """Ids of runs that the store has no more."""
+    stamps: dict[str, str] = field(default_factory=dict)
+    """The state of each search that has another one now, by run id."""
+
+
+class Fed(Protocol):
+    """An index, as what feeds it sees it."""
+
+    def known(self, experiments: Sequence[str]) -> dict[str, Known]:
+        """Returns the state of its runs by id."""
+
+    def stamps(self) -> dict[str, str]:
+        """Returns the state in which each search was found last, by run id."""
+
+    def latest_ms(self) -> dict[str, int]:
+        """Returns the latest end of each experiment's runs."""
+
+
+def changes_of(store: Store, study: str | None, index: Fed) -> Changes:
+    """Returns what `index` lacks of a study, or all. Raises: ServiceError, ConfigError."""
+    found = read_directly(store, partial(_by_tables, study=study, index=index))
+    if found is not None:
+        return found
+    every = [each.experiment_id for each in store.studies().values()] if study is None else []
+    return _by_mlflow(store, every if study is None else experiments_of(store, study), index)
+
+
+def texts_of(store: Store, run_ids: Sequence[str]) -> dict[str, str]:
+    """Returns the records of runs as text, by run id. Raises: ServiceError."""
+    found = read_directly(store, lambda tables: tables.texts(schema.RECORD, run_ids))
+    if found is None:
+        ask = partial(map, store.client.get_run)
+        found = {run.info.run_id: run.data.tags for run in store.call(lambda _: [*ask(run_ids)])}
+    return {run_id: schema.record_text(tags) for run_id, tags in found.items()}
+
+
+def _by_tables(tables: Tables, *, study: str | None, index: Fed) -> Changes | None:
+    experiments = [str(of) for (of,) in tables.query("{studies}", study=study)]
+    if study is not None and not experiments:
+        # MLflow's client finds out what is wrong.
+        return None
+    known = index.known(experiments)
+    rows = list(tables.query(_ENDED, {"record": schema.RECORD}, study=study))
+    found = Changes(experiments, gone=known.keys() - {run_id for run_id, *_ in rows})
+    states = {run_id: state[:2] for run_id, state in known.items()}
+    changed = (row for row in rows if states.get(row[0]) != (row[3] or 0, bool(row[4])))
+    for some in batches(changed):
+        found.runs += _with_facts(tables, some)
+    return found
+
+
+def _with_facts(tables: Tables, rows: Sequence[Sequence[Any]]) -> Iterator[Run]:
+    tags: dict[str, dict[str, str]] = {run_id: {} for run_id, *_ in rows}
+    names = dict(parent=schema.PARENT, trial=schema.TRIAL_ID, kind=schema.KIND, facts=schema.FACTS)
+    for run_id, key, value in tables.query(_TAGS, names, runs=list(tags)):
+        tags[run_id][key] = value
+    # Older versions wrote no facts: they follow from the record.
+    without = [run_id for run_id, own in tags.items() if schema.FACTS not in own]
+    records = tables.texts(schema.RECORD, without)
+    for row in rows:
+        yield _run_of(row, {**tags[row[0]], **records.get(row[0], {})})
+
+
+def _run_of(row: Sequence[Any], tags: Mapping[str, str], *, text: str = "") -> Run:
+    run_id, experiment_id, start_ms, end_ms, is_deleted = row
+    facts: Sequence[Any] | None = schema.unpack_facts(tags)
+    if facts is None and (record := schema.unpack_record(tags)) is not None:
+        facts = schema.facts_of(record)
+    if facts is None:
+        bare = {"trial_id": tags.get(schema.TRIAL_ID), "kind": tags.get(schema.KIND)}
+        bare["status"] = "unreadable" if schema.RECORD in tags else INTERRUPTED
+        facts = [bare.get(name) for name in schema.Facts._fields]
+    times = (start_ms or 0, end_ms or 0)
+    parent = tags.get(schema.PARENT, "")
+    return Run(run_id, str(experiment_id), parent, *times, bool(is_deleted), facts, text)
+
+
+_ENDED = """
+SELECT r.run_uuid, r.experiment_id, r.start_time, r.end_time, r.lifecycle_stage <> 'active'
+FROM runs r {as_they_lie}
+WHERE r.experiment_id IN ({studies}) AND (r.status <> 'RUNNING' OR EXISTS (
+    SELECT 1 FROM tags t WHERE t.{key} = :record AND t.run_uuid = r.run_uuid
+))
+"""
+_TAGS = """
+SELECT t.run_uuid, t.{key}, t.value FROM tags t
+WHERE t.{key} IN (:parent, :trial, :kind, :facts) AND t.run_uuid IN ({runs})
+"""
+
+
+def _by_mlflow(store: Store, experiments: list[str], index: Fed) -> Changes:
+    known = index.known(experiments)
+    found = Changes(experiments)
+    searches = list(runs_with(store, experiments, {}, also=IS_SEARCH))
+    since = _since(searches, index, found.stamps)
+    for since_ms in sorted(set(since.values())):
+        some = [experiment for experiment, of in since.items() if of == since_ms]
+        ended = f"attributes.end_time > {since_ms} AND {IS_TRIAL}"
+        found.runs += _runs(store, some, ended)
+        found.runs += _runs(store, some, f"attributes.status = 'RUNNING' AND {HAS_RECORD}")
+    trash = {run.run_id: run for run in _runs(store, experiments, "", deleted=True)}
+    states = {run_id: state[:2] for run_id, state in known.items()}
+    found.runs += [run for run in trash.values() if states.get(run.run_id) != (run.end_ms, True)]
+    there = {search.info.run_id for search in searches} | trash.keys()
+    # A run is never lost alone: another store is there, or an older copy of this one.
+    found.gone = {run_id for run_id, state in known.items() if state.parent_id not in there}
+    restored = {run_id for run_id, state in known.items() if state.is_deleted} - trash.keys()
+    for some in batches(sorted(restored - found.gone)):
+        names = ", ".join(f"'{run_id}'" for run_id in some)
+        found.runs += _runs(store, experiments, f"attributes.run_id IN ({names})")
+    return found
+
+
+def _since(searches: Sequence[Any], index: Fed, new: dict[str, str]) -> dict[str, int]:
+    """Returns since when [ms] each experiment is asked, but for those where nothing happened.
+
+    Puts into `new` what the searches say now.
+    """
+    stamps, latest_ms = index.stamps(), index.latest_ms()
+    since: dict[str, int] = {}
+    for search in searches:
+        info, metrics = search.info, search.data.metrics
+        stamp = f"{info.status} {info.end_time} {sorted(metrics.items())}"
+        is_running = info.status == "RUNNING"
+        if stamps.get(info.run_id) == stamp and not is_running:
+            continue
+        new[info.run_id] = stamp
+        # At its end a search corrects the times of trials that were read before.
+        is_begun = is_running and info.run_id in stamps
+        own_ms = latest_ms.get(info.experiment_id, 0) - MARGIN_MS if is_begun else 0
+        since[info.experiment_id] = max(0, min(own_ms, since.get(info.experiment_id, own_ms)))
+    return since
+
+
+def _runs(
+    store: Store, experiments: Sequence[str], also: str, *, deleted: bool = False
+) -> Iterator[Run]:
+    for run in runs_with(store, experiments, {}, also=also, deleted=deleted):
+        info, tags = run.info, run.data.tags
+        row = (info.run_id, info.experiment_id, info.start_time, info.end_time, deleted)
+        yield _run_of(row, tags, text=schema.record_text(tags))
+
+
+def experiments_of(store: Store, study: str | None) -> list[str]:
+    """Returns the ids of a study's experiment, or all. Raises: ConfigError, ServiceError."""
+    if study is not None:
+        found = store.call(lambda client: client.get_experiment_by_name(study))
+        store.refuse_deleted(found)
+        if found is not None:
+            return [found.experiment_id]
+    studies = store.studies()
+    if not studies:
+        from mlflow.entities import ViewType
+
+        for deleted in store.studies(view_type=ViewType.DELETED_ONLY).values():
+            store.refuse_deleted(deleted)
+        raise ServiceError(
+            f"there is no study in {store} yet. Run `tune-speed search digits_quickstart` first, or"
+            " name another store with MLFLOW_TRACKING_URI."
+        )
+    if study is None:
+        return [each.experiment_id for each in studies.values()]
+    if study in studies:  # A search made it between the two queries.
+        return [studies[study].experiment_id]
+    near, shown = did_you_mean(study, studies), list(map(repr, studies))
+    rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
+    raise ConfigError(
+        f"there is no study {study!r} in {store}{near or '.'} It holds"
+        f" {', '.join(shown[:NUM_SUGGESTIONS])}{rest}; `tune-speed list studies` lists all."
+    )
