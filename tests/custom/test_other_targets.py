@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.custom.targets import loss_record, own_record, part_of, top5_record
-from helpers.tracking.stores import store_of
+from helpers.tracking.stores import read_by_mlflow, store_of
 
 from tune_speed.api.results import Results
 from tune_speed.core.comparability import best_metric, fastest, final_metric
@@ -325,7 +325,7 @@ def test_of_many_equal_times_the_store_finds_the_lowest_losses(
     records = [loss_record(f"t{i:04d}", loss=loss) for i, loss in enumerate(losses)]
     uri = store_of(records, folder=tmp_path)
     if through_mlflow:
-        monkeypatch.setattr("tune_speed.tracking.reader.leaders.read_directly", lambda *_: None)
+        read_by_mlflow(monkeypatch, tmp_path)
     found = find_leaders(Store(uri), top=2).trials
     seen = sorted(final_metric(trial.record) or 1.0 for trial in found)
     assert seen[:2] == pytest.approx([0.1, 0.11])

@@ -1,13 +1,14 @@
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.tracking.servers import Postgres, postgresql, why_no_postgresql
+from helpers.tracking.stores import read_by_mlflow
 
 from tune_speed.tracking import Store, Tracker
-from tune_speed.tracking.reader import changes, studies
 
 
 @pytest.fixture(scope="session")
@@ -53,12 +54,7 @@ def any_new_store(request: pytest.FixtureRequest) -> str:
 def by_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Returns what has all stores read by MLflow's client, into indexes of their own."""
 
-    def switch() -> None:
-        for module in (changes, studies):
-            monkeypatch.setattr(module, "read_directly", lambda *_: None)
-        monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "by_mlflow"))
-
-    return switch
+    return partial(read_by_mlflow, monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from helpers.making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.comparability import board_key, fastest
 from tune_speed.core.records import Recommended, Status
-from tune_speed.tracking.schema import board_id, unpack_boards, unpack_favourites
+from tune_speed.tracking.schema import board_id, unpack_favourites
 from tune_speed.tracking.search_summary import Summary
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -57,26 +57,6 @@ def test_times_are_in_utc() -> None:
         Summary().tags(now=there, run_ids={})["tune_speed.updated_at"]
         == "2026-01-01T12:00:00+00:00"
     )
-
-
-def test_totals_stand_by_board_and_count_each_trial_once() -> None:
-    summary = Summary()
-    for device, time_s in [("H200", 2.0), ("A100", 3.0), ("H200", 4.0)]:
-        for _ in range(2):  # As when a search is resumed.
-            summary.add(make_record(f"t{time_s}", time_s=time_s, device=device))
-    summary.add(make_record("t9", Status.OOM, device="H200"))
-    told = unpack_boards(summary.tags(now=NOON, run_ids={}))
-    assert told is not None and told == summary.totals()
-    found = {key.device: totals for key, totals in told.items()}
-    assert (found["H200"].trials, found["H200"].reached) == (3, 2)
-    assert found["H200"].tuning_cost_s == 2.0 + 4.0 + 1.0 and found["A100"].tuning_cost_s == 3.0
-
-
-def test_a_trial_that_ran_again_elsewhere_counts_there() -> None:
-    summary = Summary()
-    for device in ("H200", "A100"):
-        summary.add(make_record("t0000", device=device))
-    assert [key.device for key in summary.totals()] == ["A100"]
 
 
 def test_what_is_recommended_stands_beside_the_fastest_trial_on_its_own_board() -> None:

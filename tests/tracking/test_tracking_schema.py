@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
-from tune_speed.core.comparability import Totals, board_key, totals_of
+from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.text import Interval
 from tune_speed.core.words import ProposalReason, StopReason
@@ -175,28 +175,19 @@ def metrics_of(record: TrialRecord) -> dict[str, float]:
 
 @settings(max_examples=30)
 @given(first=records(), second=records())
-def test_a_board_has_one_name_and_its_totals_come_back(
-    first: TrialRecord, second: TrialRecord
-) -> None:
+def test_a_board_has_one_name(first: TrialRecord, second: TrialRecord) -> None:
     keys = [board_key(record) for record in (first, second)]
     names = [schema.board_id(key) for key in keys]
     assert (keys[0] == keys[1]) == (names[0] == names[1])
-    totals = {key: totals_of([record]) for key, record in zip(keys, (first, second), strict=True)}
-    tags = schema.pack_boards(totals)
-    assert schema.unpack_boards(tags) == totals
-    assert schema.record_tags(first)[schema.BOARD] == names[0]
 
 
-def test_the_rest_of_longer_totals_is_not_read() -> None:
-    long = {board_key(make_record(device=f"device {i}" * 50)): Totals() for i in range(40)}
-    short = dict(list(long.items())[:1])
-    tags = {**schema.pack_boards(long), **schema.pack_boards(short)}
-    assert len(tags) > 2 and schema.unpack_boards(tags) == short
-
-
-@pytest.mark.parametrize("text", ["", "[", "{}x", '[{"workload": "digits"}]', "[1]", "null"])
-def test_totals_that_cannot_be_read_are_none(text: str) -> None:
-    assert not schema.unpack_boards({schema.BOARDS: text})
+@settings(max_examples=30)
+@given(record=records())
+def test_the_facts_of_a_trial_come_back(record: TrialRecord) -> None:
+    tags = schema.record_tags(record)
+    whole = schema.unpack_record(tags)
+    assert whole is not None
+    assert schema.unpack_facts(tags) in (schema.facts_of(whole), None)
 
 
 def test_favourites_come_back_with_their_board_in_their_order() -> None:

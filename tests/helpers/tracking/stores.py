@@ -10,10 +10,19 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import sqlalchemy
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import Store, Tracker
+from tune_speed.tracking.reader import changes, studies
+
+
+def read_by_mlflow(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Has all stores read by MLflow's client from now on, into indexes of their own in `folder`."""
+    for module in (changes, studies):
+        monkeypatch.setattr(module, "read_directly", lambda *_: None)
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(folder / "by_mlflow"))
 
 
 class Run(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from helpers.command import Done
 from helpers.making import make_record
+from helpers.tracking.stores import read_by_mlflow
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Recommended, Status, TrialRecord
@@ -57,11 +58,11 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("is_direct", [True, False])
 def test_board_has_what_the_search_recommends(
-    uri: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+    uri: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Whether the store's tables are read, or MLflow is asked."""
     if not is_direct:
-        monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
+        read_by_mlflow(monkeypatch, tmp_path)
     (board,) = find_boards(Store(uri), top=1)
     # Two others were faster, but the board has what is recommended.
     (row,) = board.rows
@@ -78,10 +79,14 @@ def test_board_has_what_the_search_recommends(
 @pytest.mark.parametrize("is_direct", [True, False])
 @pytest.mark.parametrize("with_misses", [True, False])
 def test_board_and_page_say_at_which_ends_of_ranges_the_best_lie(
-    uri: str, is_direct: bool, with_misses: bool, monkeypatch: pytest.MonkeyPatch
+    uri: str,
+    is_direct: bool,
+    with_misses: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     if not is_direct:
-        monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
+        read_by_mlflow(monkeypatch, tmp_path)
     (board,) = find_boards(Store(uri), top=1, with_misses=with_misses)
     assert json.loads(as_json([board]))[0]["range_ends"] == {"study": list(ENDS)}
     page = study_page(read_study(Store(uri), "study"), recipe_yaml=lambda trial: "")

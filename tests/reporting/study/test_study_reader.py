@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from helpers.making import make_evaluation, make_record, make_run
 from helpers.reporting.server import wait_for
-from helpers.tracking.stores import store_of
+from helpers.tracking.stores import read_by_mlflow, store_of
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.reporting.study import reader as study_reader
 from tune_speed.reporting.study.reader import StudyReader, read_study
 from tune_speed.tracking import Store, Tracker, schema
-from tune_speed.tracking.reader import studies
+from tune_speed.tracking.reader import changes
 
 STARTS = {"searched": "optimizer, optimizer.sgd.lr", "trials": "9"}
 RECIPE = {"optimizer": {"sgd": {"lr": 0.1}}, "batch_size": 32}
@@ -194,7 +193,7 @@ def test_a_missing_store_is_told_and_not_created(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_direct", [True, False])
 def test_a_trial_that_has_ended_is_asked_for_only_once(
-    uri: str, open_tracker: Any, monkeypatch: pytest.MonkeyPatch, is_direct: bool
+    uri: str, open_tracker: Any, monkeypatch: pytest.MonkeyPatch, is_direct: bool, tmp_path: Path
 ) -> None:
     fill(open_tracker(), [record(i) for i in range(8)])
     Store(uri).create()  # Loaded before its method is replaced.
@@ -216,8 +215,8 @@ def test_a_trial_that_has_ended_is_asked_for_only_once(
     monkeypatch.setattr(MlflowClient, "search_runs", count)
     monkeypatch.setattr(schema, "unpack_record", count_records)
     if not is_direct:
-        monkeypatch.setattr(studies, "read_directly", lambda *_: None)
-    monkeypatch.setattr(study_reader, "END_MARGIN_MS", 1)
+        read_by_mlflow(monkeypatch, tmp_path)
+    monkeypatch.setattr(changes, "MARGIN_MS", 1)
     reader = StudyReader(Store(uri), "study")
     first = reader.read()
     assert len(first.trials) == 8 and sorted(unpacked) == sorted(
@@ -231,11 +230,12 @@ def test_a_trial_that_has_ended_is_asked_for_only_once(
     unpacked.clear()
     again = reader.read()
     assert ids(again.trials) == [*ids(first.trials), "t0030"]
-    assert sum(asked) <= 4 and len(unpacked) <= 2  # The new trial, the latest of those before.
+    # MLflow's client cannot say which times a search corrected at its end: it gives all once more.
+    assert sum(asked) <= (4 if is_direct else 11) and unpacked == ["t0030"]
 
 
 def test_a_study_reads_alike_from_its_tables_and_through_mlflow(
-    uri: str, open_tracker: Any, monkeypatch: pytest.MonkeyPatch
+    uri: str, open_tracker: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tracker = open_tracker()
     for number in range(40):
@@ -244,7 +244,7 @@ def test_a_study_reads_alike_from_its_tables_and_through_mlflow(
     tracker.trial_interrupted(trial_id="t0050", reason="Ctrl-C")
     tracker.close(timeout_s=60)
     views = [read_study(Store(uri), "study")]
-    monkeypatch.setattr(studies, "read_directly", lambda *_: None)
+    read_by_mlflow(monkeypatch, tmp_path)
     views.append(read_study(Store(uri), "study"))
     one, other = (view.__dict__ | {"read_at": ""} for view in views)
     assert one == other and len(views[0].trials) == 40 and views[0].interrupted == 1

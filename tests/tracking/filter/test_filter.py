@@ -1,5 +1,6 @@
 import operator
 import random
+import re
 from typing import Any
 
 import pytest
@@ -10,11 +11,10 @@ from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking import Store, schema
+from tune_speed.tracking import Query, Store, find_trials
 from tune_speed.tracking.columns import COLUMNS
 from tune_speed.tracking.filter.fields import RECIPE_FIELDS
-from tune_speed.tracking.filter.where import MAX_PUSHED, in_mlflow, parse_where
-from tune_speed.tracking.store.store import runs_with
+from tune_speed.tracking.filter.where import parse_where
 from tune_speed.training.recipe import Recipe
 
 SGD = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
@@ -288,7 +288,6 @@ def test_any_text_is_a_filter_or_a_mistake_of_the_user(text: str) -> None:
     except ConfigError:
         return
     assert all(where.matches(record) in (True, False) for record in RECORDS)
-    assert isinstance(in_mlflow(where.pushed()), str)
 
 
 def test_recipe_fields_are_those_of_a_recipe_and_no_result_field() -> None:
@@ -296,62 +295,23 @@ def test_recipe_fields_are_those_of_a_recipe_and_no_result_field() -> None:
     assert not set(RECIPE_FIELDS) & set(COLUMNS)
 
 
-def test_every_tag_of_a_field_is_what_mlflow_gets() -> None:
-    tags = schema.record_tags(RECORDS[0])
-    tagged = {name: field for name, field in COLUMNS.items() if field.tag}
-    assert set(tagged) == {"study", "trial_id", "workload", "device", "kind", "status"}
-    assert all(tags[str(f.tag)] == f.value(RECORDS[0]) for f in tagged.values())
-
-
-@pytest.mark.parametrize(
-    ("text", "pushed"),
-    [
-        ("batch_size>=512", ""),
-        ("status != oom and (lr > 1)", "tags.`tune_speed.status` != 'oom'"),
-        ("device = 'cpu (1 threads, test)'", "tags.`tune_speed.device` = 'cpu (1 threads, test)'"),
-        ("batch_size>=512 or n=1", ""),
-        ("not batch_size>=512", ""),
-        ('study = "it\'s"', ""),
-        ("study = 'http://me:hidden@host'", ""),
-    ],
-)
-def test_what_mlflow_can_decide_is_left_to_it(text: str, pushed: str) -> None:
-    assert in_mlflow(parse_where(text).pushed()) == pushed
-
-
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[str]]:
-    client = Store(store_of(RECORDS, folder=tmp_path_factory.mktemp("where"))).create()
-    return client, [client.get_experiment_by_name(study).experiment_id for study in STUDIES]
-
-
-def found(store: tuple[Any, list[str]], pushed: str) -> set[str]:
-    client, experiments = store
-    runs = list(runs_with(client, experiments, {}, also=pushed))
-    return {run.data.tags[schema.TRIAL_ID] for run in runs if schema.RECORD in run.data.tags}
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return store_of(RECORDS, folder=tmp_path_factory.mktemp("where"))
 
 
 @settings(max_examples=40)
 @given(TREES, st.randoms(use_true_random=False))
-def test_mlflow_leaves_out_no_match(
-    store: tuple[Any, list[str]], tree: Any, dice: random.Random
+def test_a_store_gives_what_the_records_themselves_do(
+    store: str, tree: Any, dice: random.Random
 ) -> None:
     where = parse_where(written(tree, dice))
+    try:
+        where.check(RECORDS)
+    except ConfigError as error:
+        with pytest.raises(ConfigError, match=re.escape(str(error))):
+            find_trials(Store(store), Query(where=where))
+        return
     matches = {record.trial_id for record in RECORDS if where.matches(record)}
-    assert matches <= found(store, in_mlflow(where.pushed()))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["status=oom and study=first", "kind = certified", "device='NVIDIA H200'"],
-)
-def test_mlflow_decides_these_alone(store: tuple[Any, list[str]], text: str) -> None:
-    where = parse_where(text)
-    matches = {record.trial_id for record in RECORDS if where.matches(record)}
-    assert matches == found(store, in_mlflow(where.pushed())) != set()
-
-
-def test_more_conditions_than_a_database_can_join_are_cut(store: tuple[Any, list[str]]) -> None:
-    where = parse_where(" and ".join(f"study != s{number}" for number in range(100)))
-    assert in_mlflow(where.pushed()).count(" AND ") == MAX_PUSHED - 1
-    assert "t0000" in found(store, in_mlflow(where.pushed()))
+    found = find_trials(Store(store), Query(where=where))
+    assert {trial.record.trial_id for trial in found} == matches

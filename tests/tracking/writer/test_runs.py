@@ -163,7 +163,6 @@ def test_run_is_complete_once_its_outcome_is_delivered(
 ) -> None:
     ref = RunRef("r", 0, status)
     assert (ref.is_complete, ref.has_ended) == (is_complete, has_ended)
-    assert not RunRef("r", 0, status, has_board=False).is_complete
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from tune_speed.tracking import Store, schema
 from tune_speed.tracking.schema import Point
-from tune_speed.tracking.writer.runs import RunRef, StudyRuns, _batches, _fullness
+from tune_speed.tracking.writer.runs import RunRef, StudyRuns, _batches
 
 KEY = ("estimate", "t0000")
 
@@ -61,12 +61,7 @@ def open_runs(store: Store, search_id: str = "") -> StudyRuns:
 def test_run_of_a_trial_has_its_start_name_parent_and_tags(store: Store) -> None:
     runs = open_runs(store)
     ref = runs.begin(KEY, params={}, start_ms=1234)
-    assert (ref.start_ms, ref.status, ref.has_board, ref.has_points) == (
-        1234,
-        "RUNNING",
-        True,
-        False,
-    )
+    assert (ref.start_ms, ref.status, ref.has_points) == (1234, "RUNNING", False)
     run = store.client.get_run(ref.run_id)
     assert (run.info.run_name, run.info.start_time) == ("t0000", 1234)
     expected = schema.start_tags("t0000", kind="estimate") | schema.study_tag_entries(
@@ -98,7 +93,7 @@ def test_parameters_of_a_complete_run_stay_in_the_store(store: Store, is_found: 
     """Those of 20,000 runs would take more memory than all else that is known of them."""
     runs = open_runs(store)
     ref = runs.begin(KEY, params={}, start_ms=1)
-    runs.write(ref, params={"a": "1"}, tags={schema.BOARD: "{}"})
+    runs.write(ref, params={"a": "1"}, tags={"a": "{}"})
     runs.end(ref, "FINISHED")
     again = open_runs(store) if is_found else runs
     assert again.known()[KEY].params is None
@@ -118,20 +113,9 @@ def test_of_two_runs_of_a_trial_the_fuller_stays(store: Store, is_first_fuller: 
     store.client.set_terminated(full, "FINISHED")
     store.client.log_metric(full, "accuracy", 0.5)
     found = runs.known()[KEY]
-    assert found.run_id == full and found.has_points and not found.has_board
+    assert found.run_id == full and found.has_points
     stages = [store.client.get_run(run_id).info.lifecycle_stage for run_id in pair]
     assert stages == ["active" if run_id == full else "deleted" for run_id in pair]
-
-
-def test_full_is_first_what_ended_then_what_boards_find() -> None:
-    order = [
-        RunRef("r", 0, "RUNNING", has_board=False),
-        RunRef("r", 0, "KILLED", has_board=True),
-        RunRef("r", 0, "FAILED", has_board=False),
-        RunRef("r", 0, "FINISHED", has_board=True),
-    ]
-    assert sorted(order[::-1], key=_fullness) == order
-    assert _fullness(order[1]) == _fullness(RunRef("r", 0, "RUNNING"))
 
 
 def test_files_are_stored_as_they_are(store: Store, tmp_path: Any) -> None:

@@ -120,7 +120,8 @@ def _with_facts(tables: Tables, rows: Sequence[Sequence[Any]]) -> Iterator[Run]:
 def _run_of(row: Sequence[Any], tags: Mapping[str, str], *, text: str = "") -> Run:
     run_id, experiment_id, start_ms, end_ms, is_deleted = row
     facts: Sequence[Any] | None = schema.unpack_facts(tags)
-    if facts is None and (record := schema.unpack_record(tags)) is not None:
+    record = schema.unpack_record(tags) if facts is None and schema.RECORD in tags else None
+    if record is not None:
         facts = schema.facts_of(record)
     if facts is None:
         bare = {"trial_id": tags.get(schema.TRIAL_ID), "kind": tags.get(schema.KIND)}
@@ -155,8 +156,7 @@ def _by_mlflow(store: Store, experiments: list[str], index: Fed) -> Changes:
         found.runs += _runs(store, some, ended)
         found.runs += _runs(store, some, f"attributes.status = 'RUNNING' AND {HAS_RECORD}")
     trash = {run.run_id: run for run in _runs(store, experiments, "", deleted=True)}
-    states = {run_id: state[:2] for run_id, state in known.items()}
-    found.runs += [run for run in trash.values() if states.get(run.run_id) != (run.end_ms, True)]
+    found.runs += trash.values()
     there = {search.info.run_id for search in searches} | trash.keys()
     # A run is never lost alone: another store is there, or an older copy of this one.
     found.gone = {run_id for run_id, state in known.items() if state.parent_id not in there}
@@ -164,6 +164,8 @@ def _by_mlflow(store: Store, experiments: list[str], index: Fed) -> Changes:
     for some in batches(sorted(restored - found.gone)):
         names = ", ".join(f"'{run_id}'" for run_id in some)
         found.runs += _runs(store, experiments, f"attributes.run_id IN ({names})")
+    states = {run_id: state[:2] for run_id, state in known.items()}
+    found.runs = [r for r in found.runs if states.get(r.run_id) != (r.end_ms, r.is_deleted)]
     return found
 
 

@@ -1,5 +1,6 @@
 """The leading trials of each board, and what all of its trials come to."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -48,7 +49,7 @@ def find_leaders(store: Store, query: Query = ANY, *, top: int = 20) -> Leaders:
     Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
     """
     assert top > 0, top
-    index = index_of(store)
+    index, most = index_of(store), min(top + 1, sys.maxsize)
 
     def read(found: list[str]) -> Leaders:
         experiments = found or experiments_of(store, query.study)
@@ -59,8 +60,8 @@ def find_leaders(store: Store, query: Query = ANY, *, top: int = 20) -> Leaders:
         boards = {key: text for text, key in boards_in(index, experiments).items()}
         trials: list[TrackedTrial] = []
         for key in keys:
-            best = _in_order(favourites.get(key, []))[: top + 1]
-            trials += _head(index, experiments, boards[key], best, top=top + 1)
+            best = _in_order(favourites.get(key, []))[:most]
+            trials += _head(index, experiments, boards[key], best, most=most)
         return Leaders(
             trials=trials,
             totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
@@ -111,11 +112,11 @@ def _head(
     board: str,
     best: Sequence[Recommended],
     *,
-    top: int,
+    most: int,
 ) -> list[TrackedTrial]:
-    """Returns the first `top` that have a rank, or one that has none; then those of `best`."""
+    """Returns the first `most` that have a rank, or one that has none; then those of `best`."""
     columns, of_board = "run_id, experiment_id", f"{IS_TRIAL} AND board = ?"
-    ranked = f"{of_board} AND ranked_s IS NOT NULL {BEST_FIRST} LIMIT {top}"
+    ranked = f"{of_board} AND ranked_s IS NOT NULL {BEST_FIRST} LIMIT {most}"
     first = index.rows(columns, experiments, ranked, board)
     first = first or index.rows(columns, experiments, f"{of_board} LIMIT 1", board)
     wanted = f"{IS_TRIAL} AND run_id = ?"
