@@ -55,10 +55,8 @@ class RecordIndex:
         self._path = default_cache_dir() / "records" / f"{name}.db"
         self._db: sqlite3.Connection | None = None
 
-    def ask(self, study: str | None, read: Callable[[list[str]], Result]) -> Result:
-        """Returns what `read` makes of the index and the ids of a study's experiment, or of all.
-
-        Before that it takes in what is new in the store.
+    def ask(self, study: str | None, read: Callable[[Changes], Result]) -> Result:
+        """Returns what `read` makes of the index, after it took in what is new of a study, or all.
 
         Raises: ServiceError if the store does not answer; ConfigError if it has no such study.
         """
@@ -75,7 +73,7 @@ class RecordIndex:
                 return read(self._refresh(study))
 
     def rows(
-        self, columns: str, experiments: Sequence[str], condition: str = "1", *values: Any
+        self, columns: str, experiments: Iterable[str], condition: str = "1", *values: Any
     ) -> list[Any]:
         """Returns columns of the runs of these experiments for which `condition` (SQL) holds.
 
@@ -96,7 +94,7 @@ class RecordIndex:
                     continue
                 yield TrackedTrial(run_id, experiment_id, record)
 
-    def known(self, experiments: Sequence[str]) -> dict[str, Known]:
+    def known(self, experiments: Iterable[str]) -> dict[str, Known]:
         rows = self.rows("run_id, end_ms, is_deleted, parent_id", experiments, "end_ms >= 0")
         return {run_id: Known(end_ms, bool(gone), of) for run_id, end_ms, gone, of in rows}
 
@@ -124,11 +122,11 @@ class RecordIndex:
         missing = [run_id for run_id in run_ids if run_id not in found]
         return {**found, **texts_of(self._store, missing)} if missing else found
 
-    def _refresh(self, study: str | None) -> list[str]:
+    def _refresh(self, study: str | None) -> Changes:
         changes = changes_of(self._store, study, self)
         if changes.runs or changes.gone or changes.stamps:
             self._take(changes)
-        return changes.experiments
+        return changes
 
     def _take(self, changes: Changes) -> None:
         with self._written():

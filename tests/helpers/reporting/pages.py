@@ -11,7 +11,7 @@ from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.study.view import OpenTrial, StudyView, ViewedTrial
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
-from tune_speed.tracking.reader.studies import SearchRun
+from tune_speed.tracking.reader.changes import SearchRun
 
 RECIPE = {
     "model": {"resnet20": {}},

@@ -15,13 +15,12 @@ import sqlalchemy
 
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import Store, Tracker
-from tune_speed.tracking.reader import changes, studies
+from tune_speed.tracking.reader import changes
 
 
 def read_by_mlflow(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Has all stores read by MLflow's client from now on, into indexes of their own in `folder`."""
-    for module in (changes, studies):
-        monkeypatch.setattr(module, "read_directly", lambda *_: None)
+    monkeypatch.setattr(changes, "read_directly", lambda *_: None)
     monkeypatch.setenv("TUNE_SPEED_CACHE", str(folder / "by_mlflow"))
 
 

@@ -17,7 +17,7 @@ from tune_speed.reporting.study.view import (
     part_key,
     search_clock_s,
 )
-from tune_speed.tracking.reader.studies import SearchRun
+from tune_speed.tracking.reader.changes import SearchRun
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12)

@@ -29,7 +29,7 @@ from tune_speed.reporting.watch.loop import Json, Lines, watch
 from tune_speed.reporting.watch.screen import screen, sparkline, standing
 from tune_speed.reporting.watch.status import QUIET_S, State, as_dict, glance
 from tune_speed.tracking import Store, Tracker, schema
-from tune_speed.tracking.reader.studies import SearchRun
+from tune_speed.tracking.reader.changes import SearchRun
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 START_S = START.timestamp()

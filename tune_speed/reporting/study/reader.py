@@ -12,10 +12,17 @@ from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.study.view import OpenTrial, StudyView, ViewedTrial, part_key
 from tune_speed.tracking import schema
 from tune_speed.tracking.notes import NO_NOTE, Note, notes_of, trial_key
-from tune_speed.tracking.reader.changes import INTERRUPTED, IS_TRIAL, experiments_of
+from tune_speed.tracking.reader.changes import (
+    INTERRUPTED,
+    IS_TRIAL,
+    OLDEST_FIRST,
+    Changes,
+    SearchRun,
+    experiments_of,
+    iso,
+)
 from tune_speed.tracking.reader.leaders import favourites_on
 from tune_speed.tracking.reader.queries import with_curves
-from tune_speed.tracking.reader.studies import OLDEST_FIRST, SearchRun, iso, searches_of
 from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.tracking.record_index import index_of
 from tune_speed.tracking.store.store import Store, runs_with
@@ -118,14 +125,12 @@ class StudyReader:
 
     def _refresh(self) -> None:
         """Reads what is new; all or nothing. Raises: ServiceError or StorageError."""
-        # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
-        # once a search has ended (its own run ends last).
         store, study = self._store, [self._experiment_id]
         notes = notes_of(store, self._experiment_id)
-        searches = tuple(searches_of(store, study, self.study))
+        # First, so that a trial that ends meanwhile is seen.
         running = f"attributes.status = 'RUNNING' AND {IS_TRIAL}"
         alive = list(runs_with(store, study, {}, also=running, order_by=OLDEST_FIRST))
-        index_of(store).ask(self.study, self._take)
+        searches = index_of(store).ask(self.study, self._take)
         self._notes, self._searches = notes, searches
         opened = [self._opened(run) for run in alive if run.info.run_id not in self._finished]
         # Where a driver was killed, its trials' runs have not ended either.
@@ -133,10 +138,10 @@ class StudyReader:
         self._running = tuple(each for each in opened if each.search_run_id in active)
         self._abandoned = {each.key for each in opened if each.search_run_id not in active}
 
-    def _take(self, experiments: Sequence[str]) -> None:
+    def _take(self, seen: Changes) -> tuple[SearchRun, ...]:
         index = index_of(self._store)
         columns = "run_id, experiment_id, parent_id, trial_id, status, is_deleted, change"
-        rows = index.rows(columns, experiments, "change > ?", self._last_change)
+        rows = index.rows(columns, seen.studies, "change > ?", self._last_change)
         alive = [row for row in rows if not row[5]]
         found = list(index.tracked(row for row in alive if row[4] != INTERRUPTED))
         for run_id, *_ in rows:
@@ -145,6 +150,7 @@ class StudyReader:
         self._finished |= {trial.run_id: trial for trial in found}
         self._ended |= {row[0]: (row[2], row[3], row[4] == INTERRUPTED) for row in alive if row[3]}
         self._last_change = max((row[6] for row in rows), default=self._last_change)
+        return tuple(seen.searches)
 
     def _num_interrupted(self) -> int:
         stopped = {

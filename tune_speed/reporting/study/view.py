@@ -15,7 +15,7 @@ from tune_speed.core.text import moment_s
 from tune_speed.core.words import StopKind
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.tracking.notes import NO_NOTE, Note
-from tune_speed.tracking.reader.studies import SearchRun
+from tune_speed.tracking.reader.changes import SearchRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from tune_speed.reporting.study.view import (
     ViewedTrial,
     search_clock_s,
 )
-from tune_speed.tracking.reader.studies import SearchRun
+from tune_speed.tracking.reader.changes import SearchRun
 from tune_speed.tracking.schema import PREFIX, unpack_steered
 
 # A search that has written nothing for so long may be gone: trials are evaluated more often.

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.tables import Tables, batches, read_directly
+from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches, read_directly
 from tune_speed.tracking.store.store import Store, runs_with
 
 HAS_RECORD = f"tags.`{schema.RECORD}` != ''"
 IS_TRIAL = f"tags.`{schema.TRIAL_ID}` LIKE '%'"
 # Parent runs alone have the tag: to find its key takes no look at the trials.
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
+OLDEST_FIRST = ("attributes.start_time ASC",)
 NUM_SUGGESTIONS = 5
 INTERRUPTED = "interrupted"
 """Status of a trial that ended without a record."""
@@ -46,12 +48,34 @@ class Run(NamedTuple):
     """The record, where it came along."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchRun:
+    """The run of a search as a whole, or of a certification."""
+
+    run_id: str
+    experiment_id: str = ""
+    started_at: str
+    """UTC, ISO 8601."""
+    updated_at: str
+    is_running: bool
+    """Begun and not ended; a killed driver leaves it so until the study is resumed."""
+    tags: Mapping[str, str]
+    """Without the prefix: what the study file said of the search, versions, commit."""
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """The tags as MLflow has them."""
+        return {f"{schema.PREFIX}{key}": value for key, value in self.tags.items()}
+
+
 @dataclass
 class Changes:
-    """What the index lacks."""
+    """What the index lacks, and what is always read."""
 
-    experiments: list[str]
-    """Ids of those that were asked for."""
+    studies: dict[str, str]
+    """Names of those that were asked for, by the id of their experiment."""
+    searches: list[SearchRun]
+    """Their searches' own runs, and those of certifications, in the order in which they began."""
     runs: list[Run] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     """Ids of runs that the store has no more."""
@@ -77,8 +101,10 @@ def changes_of(store: Store, study: str | None, index: Fed) -> Changes:
     found = read_directly(store, partial(_by_tables, study=study, index=index))
     if found is not None:
         return found
-    every = [each.experiment_id for each in store.studies().values()] if study is None else []
-    return _by_mlflow(store, every if study is None else experiments_of(store, study), index)
+    if study is not None:
+        return _by_mlflow(store, dict.fromkeys(experiments_of(store, study), study), index)
+    names = {str(each.experiment_id): name for name, each in store.studies().items()}
+    return _by_mlflow(store, names, index)
 
 
 def texts_of(store: Store, run_ids: Sequence[str]) -> dict[str, str]:
@@ -91,13 +117,16 @@ def texts_of(store: Store, run_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _by_tables(tables: Tables, *, study: str | None, index: Fed) -> Changes | None:
-    experiments = [str(of) for (of,) in tables.query("{studies}", study=study)]
-    if study is not None and not experiments:
+    names = {str(of): name for of, name in tables.query(_STUDIES, study=study)}
+    if study is not None and not names:
         # MLflow's client finds out what is wrong.
         return None
-    known = index.known(experiments)
+    # Searches first: a search that has ended has all of its trials.
+    searches = _searches_in(tables, study)
+    known = index.known(list(names))
     rows = list(tables.query(_ENDED, {"record": schema.RECORD}, study=study))
-    found = Changes(experiments, gone=known.keys() - {run_id for run_id, *_ in rows})
+    gone = known.keys() - {run_id for run_id, *_ in rows}
+    found = Changes(names, searches, gone=gone)
     states = {run_id: state[:2] for run_id, state in known.items()}
     changed = (row for row in rows if states.get(row[0]) != (row[3] or 0, bool(row[4])))
     for some in batches(changed):
@@ -132,6 +161,42 @@ def _run_of(row: Sequence[Any], tags: Mapping[str, str], *, text: str = "") -> R
     return Run(run_id, str(experiment_id), parent, *times, bool(is_deleted), facts, text)
 
 
+def _searches_in(tables: Tables, study: str | None) -> list[SearchRun]:
+    found: list[SearchRun] = []
+    for some in batches(tables.query(_SEARCHES, {"id": schema.SEARCH_ID}, study=study)):
+        tags: dict[str, dict[str, str]] = {run_id: {} for run_id, *_ in some}
+        for run_id, key, value in tables.query(_ALL_TAGS, runs=list(tags)):
+            tags[run_id][key] = value
+        found += [search_run(row, tags[row[0]]) for row in some]
+    return found
+
+
+def search_run(row: Sequence[Any], tags: Mapping[str, str]) -> SearchRun:
+    run_id, experiment_id, start_ms, status = row
+    started_at, size = iso(start_ms or 0), len(schema.PREFIX)
+    own = {key[size:]: tag for key, tag in tags.items() if key.startswith(schema.PREFIX)}
+    return SearchRun(
+        run_id=run_id,
+        experiment_id=str(experiment_id),
+        started_at=started_at,
+        updated_at=own.get("updated_at", started_at),
+        is_running=status == "RUNNING",
+        tags=own,
+    )
+
+
+def iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+_STUDIES = "SELECT e.experiment_id, e.name FROM experiments e WHERE e.experiment_id IN ({studies})"
+_SEARCHES = f"""
+SELECT r.run_uuid, r.experiment_id, r.start_time, r.status
+FROM tags t {{then}} runs r ON r.run_uuid = t.run_uuid
+WHERE t.{{key}} = :id AND {OF_THESE_STUDIES}
+ORDER BY r.start_time, r.run_uuid
+"""
+_ALL_TAGS = "SELECT t.run_uuid, t.{key}, t.value FROM tags t WHERE t.run_uuid IN ({runs})"
 _ENDED = """
 SELECT r.run_uuid, r.experiment_id, r.start_time, r.end_time, r.lifecycle_stage <> 'active'
 FROM runs r {as_they_lie}
@@ -145,10 +210,11 @@ WHERE t.{key} IN (:parent, :trial, :kind, :facts) AND t.run_uuid IN ({runs})
 """
 
 
-def _by_mlflow(store: Store, experiments: list[str], index: Fed) -> Changes:
+def _by_mlflow(store: Store, names: dict[str, str], index: Fed) -> Changes:
+    experiments = list(names)
     known = index.known(experiments)
-    found = Changes(experiments)
-    searches = list(runs_with(store, experiments, {}, also=IS_SEARCH))
+    searches = list(runs_with(store, experiments, {}, also=IS_SEARCH, order_by=OLDEST_FIRST))
+    found = Changes(names, list(map(_search_of, searches)))
     since = _since(searches, index, found.stamps)
     for since_ms in sorted(set(since.values())):
         some = [experiment for experiment, of in since.items() if of == since_ms]
@@ -162,11 +228,18 @@ def _by_mlflow(store: Store, experiments: list[str], index: Fed) -> Changes:
     found.gone = {run_id for run_id, state in known.items() if state.parent_id not in there}
     restored = {run_id for run_id, state in known.items() if state.is_deleted} - trash.keys()
     for some in batches(sorted(restored - found.gone)):
-        names = ", ".join(f"'{run_id}'" for run_id in some)
-        found.runs += _runs(store, experiments, f"attributes.run_id IN ({names})")
+        ids = ", ".join(f"'{run_id}'" for run_id in some)
+        found.runs += _runs(store, experiments, f"attributes.run_id IN ({ids})")
     states = {run_id: state[:2] for run_id, state in known.items()}
     found.runs = [r for r in found.runs if states.get(r.run_id) != (r.end_ms, r.is_deleted)]
     return found
+
+
+def _search_of(run: Any) -> SearchRun:
+    info = run.info
+    return search_run(
+        (info.run_id, info.experiment_id, info.start_time, info.status), run.data.tags
+    )
 
 
 def _since(searches: Sequence[Any], index: Fed, new: dict[str, str]) -> dict[str, int]:

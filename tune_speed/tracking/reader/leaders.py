@@ -8,9 +8,8 @@ from tune_speed.core import comparability
 from tune_speed.core.comparability import ComparisonKey, Totals, sum_of
 from tune_speed.core.records import Recommended, Status
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.changes import experiments_of
+from tune_speed.tracking.reader.changes import Changes, experiments_of
 from tune_speed.tracking.reader.queries import ANY, BEST_FIRST, IS_TRIAL, Query, boards_in
-from tune_speed.tracking.reader.studies import searches_of
 from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.tracking.record_index import RecordIndex, index_of
 from tune_speed.tracking.store.store import Store
@@ -51,11 +50,11 @@ def find_leaders(store: Store, query: Query = ANY, *, top: int = 20) -> Leaders:
     assert top > 0, top
     index, most = index_of(store), min(top + 1, sys.maxsize)
 
-    def read(found: list[str]) -> Leaders:
-        experiments = found or experiments_of(store, query.study)
+    def read(seen: Changes) -> Leaders:
+        experiments = list(seen.studies) or experiments_of(store, query.study)
         parts = _totals_in(index, experiments, replace(query, kind=None))
         keys = sorted({key for key, _ in parts if query.takes(key)})
-        searches = [search.stored for search in searches_of(store, experiments, query.study)]
+        searches = [search.stored for search in seen.searches]
         favourites = favourites_on(keys, map(schema.unpack_favourites, searches))
         boards = {key: text for text, key in boards_in(index, experiments).items()}
         trials: list[TrackedTrial] = []

@@ -25,7 +25,7 @@ from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.filter.fields import FieldReader
 from tune_speed.tracking.filter.where import Where
-from tune_speed.tracking.reader.changes import HAS_RECORD, NUM_SUGGESTIONS, experiments_of
+from tune_speed.tracking.reader.changes import HAS_RECORD, NUM_SUGGESTIONS, Changes, experiments_of
 from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.tracking.record_index import RecordIndex, index_of
 from tune_speed.tracking.search_summary import NUM_TRIALS
@@ -82,8 +82,8 @@ def find_trials(
     """
     index = index_of(store)
 
-    def read(found: list[str]) -> list[TrackedTrial]:
-        experiments = found or experiments_of(store, query.study)
+    def read(seen: Changes) -> list[TrackedTrial]:
+        experiments = list(seen.studies) or experiments_of(store, query.study)
         runs = _runs_of(index, experiments, query)
         if query.where is not None:
             every = partial(_runs_of, index, experiments, replace(query, only_reached=False))
@@ -186,9 +186,9 @@ def find_step_times(store: Store) -> tuple[StepTime, ...]:
     # Of all studies: keys hold device and versions, so that none is used where it does not hold.
     index = index_of(store)
 
-    def read(experiments: list[str]) -> list[TrackedTrial]:
+    def read(seen: Changes) -> list[TrackedTrial]:
         measured = f"{IS_TRIAL} AND num_windows ORDER BY start_ms DESC LIMIT {MOST_MEASURED}"
-        return list(index.tracked(index.rows("run_id, experiment_id", experiments, measured)))
+        return list(index.tracked(index.rows("run_id, experiment_id", seen.studies, measured)))
 
     trials = index.ask(None, read)
     return tuple(each for trial in reversed(trials) for each in schema.own_windows(trial.record))
@@ -217,9 +217,9 @@ def find_search(store: Store, study: str) -> FoundSearch:
     (run,) = begun
     index, run_id = index_of(store), run.info.run_id
 
-    def read(ids: list[str]) -> list[TrackedTrial]:
+    def read(seen: Changes) -> list[TrackedTrial]:
         mine = f"{IS_TRIAL} AND parent_id = ? AND kind = 'estimate'"
-        return list(index.tracked(index.rows("run_id, experiment_id", ids, mine, run_id)))
+        return list(index.tracked(index.rows("run_id, experiment_id", seen.studies, mine, run_id)))
 
     trials = index.ask(study, read)
     found = {each.record.trial_id: each.record for each in with_curves(store, trials)}
