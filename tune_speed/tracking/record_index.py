@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.changes import Changes, Known, Run, changes_of, texts_of
+from tune_speed.tracking.reader.changes import Known, Run, Seen, Sums, feed, texts_of
 from tune_speed.tracking.reader.tables import TrackedTrial, batches
 from tune_speed.tracking.store.store import Store
 
@@ -29,6 +29,8 @@ VERSION = 1
 # Longest wait for another process that fills the index of a large store.
 BUSY_S = 60.0
 _MEMORY = ":memory:"
+# Of a run that the store has, be it in the trash.
+_THERE = "end_ms >= 0"
 
 Result = TypeVar("Result")
 
@@ -55,7 +57,7 @@ class RecordIndex:
         self._path = default_cache_dir() / "records" / f"{name}.db"
         self._db: sqlite3.Connection | None = None
 
-    def ask(self, study: str | None, read: Callable[[Changes], Result]) -> Result:
+    def ask(self, study: str | None, read: Callable[[Seen], Result]) -> Result:
         """Returns what `read` makes of the index, after it took in what is new of a study, or all.
 
         Raises: ServiceError if the store does not answer; ConfigError if it has no such study.
@@ -63,14 +65,14 @@ class RecordIndex:
         with self._lock:
             try:
                 self._db = self._db or _opened(self._path)
-                return read(self._refresh(study))
+                return read(feed(self._store, study, self))
             except sqlite3.Error as error:
                 _log.info("the index of %s is made again: %s", self._store, error)
                 # One that is locked or cannot grow may still serve others.
                 if not isinstance(error, sqlite3.OperationalError):
                     _remove(self._path)
                 self._db = _connected(_MEMORY)
-                return read(self._refresh(study))
+                return read(feed(self._store, study, self))
 
     def rows(
         self, columns: str, experiments: Iterable[str], condition: str = "1", *values: Any
@@ -95,8 +97,12 @@ class RecordIndex:
                 yield TrackedTrial(run_id, experiment_id, record)
 
     def known(self, experiments: Iterable[str]) -> dict[str, Known]:
-        rows = self.rows("run_id, end_ms, is_deleted, parent_id", experiments, "end_ms >= 0")
+        rows = self.rows("run_id, end_ms, is_deleted, parent_id", experiments, _THERE)
         return {run_id: Known(end_ms, bool(gone), of) for run_id, end_ms, gone, of in rows}
+
+    def sums(self, experiments: Iterable[str]) -> Sums:
+        columns = "COUNT(*), COALESCE(SUM(end_ms), 0), COALESCE(SUM(is_deleted), 0)"
+        return Sums(*self.rows(columns, experiments, _THERE)[0])
 
     def stamps(self) -> dict[str, str]:
         return dict(self._query("SELECT run_id, stamp FROM searches"))
@@ -105,6 +111,32 @@ class RecordIndex:
         return dict(
             self._query("SELECT experiment_id, MAX(end_ms) FROM trials GROUP BY experiment_id")
         )
+
+    def take(self, runs: Sequence[Run], gone: Iterable[str] = ()) -> None:
+        gone = list(gone)
+        if not runs and not gone:
+            return
+        with self._written():
+            ((last,),) = self._query("SELECT COALESCE(MAX(change), 0) FROM trials")
+            # Greater than all before, though the index was made again meanwhile.
+            change = max(last + 1, time.time_ns())
+            marks = ", ".join("?" * len(_COLUMNS))
+            rows = [(*run[:-2], *run.facts, change) for run in runs]
+            self._write(f"INSERT OR REPLACE INTO trials VALUES ({marks})", rows)
+            ids = [(run.run_id,) for run in runs]
+            for table in ("records", "fields"):
+                self._write(f"DELETE FROM {table} WHERE run_id = ?", ids)
+            texts = [(run.run_id, run.text) for run in runs if run.text]
+            self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", texts)
+            # With an end that none has, so that a run which comes back is taken again.
+            lost = "UPDATE trials SET is_deleted = 1, end_ms = -1, change = ? WHERE run_id = ?"
+            self._write(lost, [(change, run_id) for run_id in gone])
+
+    def stamp(self, stamps: Mapping[str, str]) -> None:
+        if stamps:
+            with self._written():
+                rows = stamps.items()
+                self._write("INSERT OR REPLACE INTO searches VALUES (?, ?)", rows)
 
     def field(self, name: str) -> dict[str, str]:
         """Returns what `keep_fields` took of a field, by run id."""
@@ -121,31 +153,6 @@ class RecordIndex:
         found = dict(self._query(query, json.dumps(list(run_ids))))
         missing = [run_id for run_id in run_ids if run_id not in found]
         return {**found, **texts_of(self._store, missing)} if missing else found
-
-    def _refresh(self, study: str | None) -> Changes:
-        changes = changes_of(self._store, study, self)
-        if changes.runs or changes.gone or changes.stamps:
-            self._take(changes)
-        return changes
-
-    def _take(self, changes: Changes) -> None:
-        with self._written():
-            ((last,),) = self._query("SELECT COALESCE(MAX(change), 0) FROM trials")
-            marks = ", ".join("?" * len(_COLUMNS))
-            # Greater than all before, though the index was made again meanwhile.
-            change = max(last + 1, time.time_ns())
-            rows = [(*run[:-2], *run.facts, change) for run in changes.runs]
-            self._write(f"INSERT OR REPLACE INTO trials VALUES ({marks})", rows)
-            ids = [(run.run_id,) for run in changes.runs]
-            for table in ("records", "fields"):
-                self._write(f"DELETE FROM {table} WHERE run_id = ?", ids)
-            texts = [(run.run_id, run.text) for run in changes.runs if run.text]
-            self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", texts)
-            # With an end that none has, so that a run which comes back is taken again.
-            gone = "UPDATE trials SET is_deleted = 1, end_ms = -1, change = ? WHERE run_id = ?"
-            self._write(gone, [(change, run_id) for run_id in changes.gone])
-            stamps = changes.stamps.items()
-            self._write("INSERT OR REPLACE INTO searches VALUES (?, ?)", stamps)
 
     @contextmanager
     def _written(self) -> Iterator[None]:

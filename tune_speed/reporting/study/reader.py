@@ -16,8 +16,8 @@ from tune_speed.tracking.reader.changes import (
     INTERRUPTED,
     IS_TRIAL,
     OLDEST_FIRST,
-    Changes,
     SearchRun,
+    Seen,
     experiments_of,
     iso,
 )
@@ -138,7 +138,7 @@ class StudyReader:
         self._running = tuple(each for each in opened if each.search_run_id in active)
         self._abandoned = {each.key for each in opened if each.search_run_id not in active}
 
-    def _take(self, seen: Changes) -> tuple[SearchRun, ...]:
+    def _take(self, seen: Seen) -> tuple[SearchRun, ...]:
         index = index_of(self._store)
         columns = "run_id, experiment_id, parent_id, trial_id, status, is_deleted, change"
         rows = index.rows(columns, seen.studies, "change > ?", self._last_change)

@@ -1,7 +1,7 @@
 """What ended or changed in a store since its index was fed last: by SQL, or by MLflow's client."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -31,6 +31,15 @@ class Known(NamedTuple):
     """0: it has a record, and its end is not written yet."""
     is_deleted: bool
     parent_id: str = ""
+
+
+class Sums(NamedTuple):
+    """What changes wherever a run ends, changes, goes to the trash or comes back."""
+
+    num_runs: int
+    end_ms: int
+    """Of all together."""
+    num_deleted: int
 
 
 class Run(NamedTuple):
@@ -68,26 +77,24 @@ class SearchRun:
         return {f"{schema.PREFIX}{key}": value for key, value in self.tags.items()}
 
 
-@dataclass
-class Changes:
-    """What the index lacks, and what is always read."""
+@dataclass(frozen=True)
+class Seen:
+    """What is read of a store each time."""
 
     studies: dict[str, str]
     """Names of those that were asked for, by the id of their experiment."""
     searches: list[SearchRun]
     """Their searches' own runs, and those of certifications, in the order in which they began."""
-    runs: list[Run] = field(default_factory=list)
-    gone: set[str] = field(default_factory=set)
-    """Ids of runs that the store has no more."""
-    stamps: dict[str, str] = field(default_factory=dict)
-    """The state of each search that has another one now, by run id."""
 
 
 class Fed(Protocol):
     """An index, as what feeds it sees it."""
 
-    def known(self, experiments: Sequence[str]) -> dict[str, Known]:
+    def known(self, experiments: Iterable[str]) -> dict[str, Known]:
         """Returns the state of its runs by id."""
+
+    def sums(self, experiments: Iterable[str]) -> Sums:
+        """Returns what shows whether its runs are those of the store, without looking at each."""
 
     def stamps(self) -> dict[str, str]:
         """Returns the state in which each search was found last, by run id."""
@@ -95,9 +102,15 @@ class Fed(Protocol):
     def latest_ms(self) -> dict[str, int]:
         """Returns the latest end of each experiment's runs."""
 
+    def take(self, runs: Sequence[Run], gone: Iterable[str] = ()) -> None:
+        """Puts these runs in, in place of what it has of them; `gone`: those that are no more."""
 
-def changes_of(store: Store, study: str | None, index: Fed) -> Changes:
-    """Returns what `index` lacks of a study, or all. Raises: ServiceError, ConfigError."""
+    def stamp(self, stamps: Mapping[str, str]) -> None:
+        """Keeps the states of searches, by run id."""
+
+
+def feed(store: Store, study: str | None, index: Fed) -> Seen:
+    """Gives an index what it lacks of a study, or all. Raises: ServiceError, ConfigError."""
     found = read_directly(store, partial(_by_tables, study=study, index=index))
     if found is not None:
         return found
@@ -116,22 +129,26 @@ def texts_of(store: Store, run_ids: Sequence[str]) -> dict[str, str]:
     return {run_id: schema.record_text(tags) for run_id, tags in found.items()}
 
 
-def _by_tables(tables: Tables, *, study: str | None, index: Fed) -> Changes | None:
+def _by_tables(tables: Tables, *, study: str | None, index: Fed) -> Seen | None:
     names = {str(of): name for of, name in tables.query(_STUDIES, study=study)}
     if study is not None and not names:
         # MLflow's client finds out what is wrong.
         return None
     # Searches first: a search that has ended has all of its trials.
-    searches = _searches_in(tables, study)
-    known = index.known(list(names))
-    rows = list(tables.query(_ENDED, {"record": schema.RECORD}, study=study))
-    gone = known.keys() - {run_id for run_id, *_ in rows}
-    found = Changes(names, searches, gone=gone)
-    states = {run_id: state[:2] for run_id, state in known.items()}
-    changed = (row for row in rows if states.get(row[0]) != (row[3] or 0, bool(row[4])))
-    for some in batches(changed):
-        found.runs += _with_facts(tables, some)
-    return found
+    seen = Seen(names, _searches_in(tables, study))
+    record = {"record": schema.RECORD}
+    ((*sums,),) = tables.query(f"SELECT {_SUMS} {_ENDED}", record, study=study)
+    if Sums(*(int(each or 0) for each in sums)) != index.sums(names):
+        rows = list(tables.query(f"SELECT {_STATE} {_ENDED}", record, study=study))
+        known = index.known(names)
+        index.take((), known.keys() - {run_id for run_id, *_ in rows})
+        for some in batches(row for row in rows if _is_new(known, row[0], row[3], row[4])):
+            index.take(list(_with_facts(tables, some)))
+    return seen
+
+
+def _is_new(known: Mapping[str, Known], run_id: str, end_ms: int | None, is_deleted: bool) -> bool:
+    return run_id not in known or known[run_id][:2] != (end_ms or 0, bool(is_deleted))
 
 
 def _with_facts(tables: Tables, rows: Sequence[Sequence[Any]]) -> Iterator[Run]:
@@ -197,8 +214,11 @@ WHERE t.{{key}} = :id AND {OF_THESE_STUDIES}
 ORDER BY r.start_time, r.run_uuid
 """
 _ALL_TAGS = "SELECT t.run_uuid, t.{key}, t.value FROM tags t WHERE t.run_uuid IN ({runs})"
+_STATE = "r.run_uuid, r.experiment_id, r.start_time, r.end_time, r.lifecycle_stage <> 'active'"
+_SUMS = """
+COUNT(*), SUM(r.end_time), SUM(CASE WHEN r.lifecycle_stage <> 'active' THEN 1 ELSE 0 END)
+"""
 _ENDED = """
-SELECT r.run_uuid, r.experiment_id, r.start_time, r.end_time, r.lifecycle_stage <> 'active'
 FROM runs r {as_they_lie}
 WHERE r.experiment_id IN ({studies}) AND (r.status <> 'RUNNING' OR EXISTS (
     SELECT 1 FROM tags t WHERE t.{key} = :record AND t.run_uuid = r.run_uuid
@@ -210,29 +230,32 @@ WHERE t.{key} IN (:parent, :trial, :kind, :facts) AND t.run_uuid IN ({runs})
 """
 
 
-def _by_mlflow(store: Store, names: dict[str, str], index: Fed) -> Changes:
-    experiments = list(names)
-    known = index.known(experiments)
-    searches = list(runs_with(store, experiments, {}, also=IS_SEARCH, order_by=OLDEST_FIRST))
-    found = Changes(names, list(map(_search_of, searches)))
-    since = _since(searches, index, found.stamps)
+def _by_mlflow(store: Store, names: dict[str, str], index: Fed) -> Seen:
+    known = index.known(names)
+    searches = list(runs_with(store, list(names), {}, also=IS_SEARCH, order_by=OLDEST_FIRST))
+    since, stamps = _since(searches, index)
     for since_ms in sorted(set(since.values())):
         some = [experiment for experiment, of in since.items() if of == since_ms]
-        ended = f"attributes.end_time > {since_ms} AND {IS_TRIAL}"
-        found.runs += _runs(store, some, ended)
-        found.runs += _runs(store, some, f"attributes.status = 'RUNNING' AND {HAS_RECORD}")
-    trash = {run.run_id: run for run in _runs(store, experiments, "", deleted=True)}
-    found.runs += trash.values()
+        _take(index, known, _runs(store, some, f"attributes.end_time > {since_ms} AND {IS_TRIAL}"))
+        _take(index, known, _runs(store, some, f"attributes.status = 'RUNNING' AND {HAS_RECORD}"))
+    trash = {run.run_id: run for run in _runs(store, list(names), "", deleted=True)}
+    _take(index, known, trash.values())
     there = {search.info.run_id for search in searches} | trash.keys()
     # A run is never lost alone: another store is there, or an older copy of this one.
-    found.gone = {run_id for run_id, state in known.items() if state.parent_id not in there}
+    gone = {run_id for run_id, state in known.items() if state.parent_id not in there}
+    index.take((), gone)
     restored = {run_id for run_id, state in known.items() if state.is_deleted} - trash.keys()
-    for some in batches(sorted(restored - found.gone)):
-        ids = ", ".join(f"'{run_id}'" for run_id in some)
-        found.runs += _runs(store, experiments, f"attributes.run_id IN ({ids})")
-    states = {run_id: state[:2] for run_id, state in known.items()}
-    found.runs = [r for r in found.runs if states.get(r.run_id) != (r.end_ms, r.is_deleted)]
-    return found
+    for ids in batches(sorted(restored - gone)):
+        among = ", ".join(f"'{run_id}'" for run_id in ids)
+        _take(index, known, _runs(store, list(names), f"attributes.run_id IN ({among})"))
+    index.stamp(stamps)
+    return Seen(names, list(map(_search_of, searches)))
+
+
+def _take(index: Fed, known: Mapping[str, Known], runs: Iterable[Run]) -> None:
+    # A part at a time: a first reading that breaks off goes on from there.
+    for some in batches(r for r in runs if _is_new(known, r.run_id, r.end_ms, r.is_deleted)):
+        index.take(some)
 
 
 def _search_of(run: Any) -> SearchRun:
@@ -242,13 +265,14 @@ def _search_of(run: Any) -> SearchRun:
     )
 
 
-def _since(searches: Sequence[Any], index: Fed, new: dict[str, str]) -> dict[str, int]:
+def _since(searches: Sequence[Any], index: Fed) -> tuple[dict[str, int], dict[str, str]]:
     """Returns since when [ms] each experiment is asked, but for those where nothing happened.
 
-    Puts into `new` what the searches say now.
+    Then the states of the searches that have others than in the index.
     """
     stamps, latest_ms = index.stamps(), index.latest_ms()
     since: dict[str, int] = {}
+    new: dict[str, str] = {}
     for search in searches:
         info, metrics = search.info, search.data.metrics
         stamp = f"{info.status} {info.end_time} {sorted(metrics.items())}"
@@ -257,16 +281,17 @@ def _since(searches: Sequence[Any], index: Fed, new: dict[str, str]) -> dict[str
             continue
         new[info.run_id] = stamp
         # At its end a search corrects the times of trials that were read before.
-        is_begun = is_running and info.run_id in stamps
-        own_ms = latest_ms.get(info.experiment_id, 0) - MARGIN_MS if is_begun else 0
+        is_corrected = not is_running and info.run_id in stamps
+        own_ms = 0 if is_corrected else latest_ms.get(info.experiment_id, 0) - MARGIN_MS
         since[info.experiment_id] = max(0, min(own_ms, since.get(info.experiment_id, own_ms)))
-    return since
+    return since, new
 
 
 def _runs(
     store: Store, experiments: Sequence[str], also: str, *, deleted: bool = False
 ) -> Iterator[Run]:
-    for run in runs_with(store, experiments, {}, also=also, deleted=deleted):
+    how: Any = {"order_by": ["attributes.end_time ASC"], "deleted": deleted}
+    for run in runs_with(store, experiments, {}, also=also, **how):
         info, tags = run.info, run.data.tags
         row = (info.run_id, info.experiment_id, info.start_time, info.end_time, deleted)
         yield _run_of(row, tags, text=schema.record_text(tags))

@@ -8,7 +8,7 @@ from tune_speed.core import comparability
 from tune_speed.core.comparability import ComparisonKey, Totals, sum_of
 from tune_speed.core.records import Recommended, Status
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.changes import Changes, experiments_of
+from tune_speed.tracking.reader.changes import Seen, experiments_of
 from tune_speed.tracking.reader.queries import ANY, BEST_FIRST, IS_TRIAL, Query, boards_in
 from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.tracking.record_index import RecordIndex, index_of
@@ -50,7 +50,7 @@ def find_leaders(store: Store, query: Query = ANY, *, top: int = 20) -> Leaders:
     assert top > 0, top
     index, most = index_of(store), min(top + 1, sys.maxsize)
 
-    def read(seen: Changes) -> Leaders:
+    def read(seen: Seen) -> Leaders:
         experiments = list(seen.studies) or experiments_of(store, query.study)
         parts = _totals_in(index, experiments, replace(query, kind=None))
         keys = sorted({key for key, _ in parts if query.takes(key)})

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.filter.fields import FieldReader
 from tune_speed.tracking.filter.where import Where
-from tune_speed.tracking.reader.changes import HAS_RECORD, NUM_SUGGESTIONS, Changes, experiments_of
+from tune_speed.tracking.reader.changes import HAS_RECORD, NUM_SUGGESTIONS, Seen, experiments_of
 from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.tracking.record_index import RecordIndex, index_of
 from tune_speed.tracking.search_summary import NUM_TRIALS
@@ -82,7 +82,7 @@ def find_trials(
     """
     index = index_of(store)
 
-    def read(seen: Changes) -> list[TrackedTrial]:
+    def read(seen: Seen) -> list[TrackedTrial]:
         experiments = list(seen.studies) or experiments_of(store, query.study)
         runs = _runs_of(index, experiments, query)
         if query.where is not None:
@@ -127,10 +127,12 @@ def fitting(
     if any(not any(values.values()) for values in fields.values()):
         where.check(trial.record for trial in index.tracked(every()[:NUM_CHECKED]))
 
+    parsed = cache(json.loads)
+
     def value(run: Any, name: str) -> Any:
         text = fields[name][run[0]]
         if text != _SEVERAL:
-            return json.loads(text) if text else None
+            return parsed(text) if text else None
         (trial,) = index.tracked([run])  # It says which.
         return FieldReader(trial.record).value(name)
 
@@ -146,7 +148,8 @@ def _values_of(
 ) -> dict[str, dict[str, str]]:
     """Returns by field the value as JSON by run id; empty where the recipe has no such field."""
     kept = {name: index.field(name) for name in names}
-    missing = [run for run in runs if any(run[0] not in values for values in kept.values())]
+    complete = set.intersection(*map(set, kept.values()))
+    missing = [run for run in runs if run[0] not in complete]
     new = {name: dict.fromkeys((run_id for run_id, *_ in missing), "") for name in names}
     for trial in index.tracked(missing):
         asked = FieldReader(trial.record)
@@ -186,7 +189,7 @@ def find_step_times(store: Store) -> tuple[StepTime, ...]:
     # Of all studies: keys hold device and versions, so that none is used where it does not hold.
     index = index_of(store)
 
-    def read(seen: Changes) -> list[TrackedTrial]:
+    def read(seen: Seen) -> list[TrackedTrial]:
         measured = f"{IS_TRIAL} AND num_windows ORDER BY start_ms DESC LIMIT {MOST_MEASURED}"
         return list(index.tracked(index.rows("run_id, experiment_id", seen.studies, measured)))
 
@@ -217,7 +220,7 @@ def find_search(store: Store, study: str) -> FoundSearch:
     (run,) = begun
     index, run_id = index_of(store), run.info.run_id
 
-    def read(seen: Changes) -> list[TrackedTrial]:
+    def read(seen: Seen) -> list[TrackedTrial]:
         mine = f"{IS_TRIAL} AND parent_id = ? AND kind = 'estimate'"
         return list(index.tracked(index.rows("run_id, experiment_id", seen.studies, mine, run_id)))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tune_speed.core.records import Status
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.changes import Changes, SearchRun
+from tune_speed.tracking.reader.changes import SearchRun, Seen
 from tune_speed.tracking.reader.queries import BEST_FIRST, IS_TRIAL, key_of
 from tune_speed.tracking.record_index import RecordIndex, index_of
 from tune_speed.tracking.store.store import Store
@@ -37,7 +37,7 @@ def list_studies(store: Store) -> list[StudySummary]:
     """Returns all studies, the latest active first. Raises: ServiceError."""
     index = index_of(store)
 
-    def read(seen: Changes) -> list[StudySummary]:
+    def read(seen: Seen) -> list[StudySummary]:
         searches: dict[str, list[SearchRun]] = {experiment_id: [] for experiment_id in seen.studies}
         for each in seen.searches:
             # A search may have begun meanwhile, in an experiment of its own.
