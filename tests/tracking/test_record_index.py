@@ -12,9 +12,11 @@ from helpers.making import make_record, make_run
 from helpers.tracking.stores import put
 
 from tune_speed.core.comparability import totals_of
+from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import Query, Store, Tracker, find_trials, schema
 from tune_speed.tracking.filter.where import parse_where
+from tune_speed.tracking.reader import changes, tables
 from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tracking.record_index import RecordIndex, index_of
 
@@ -151,6 +153,29 @@ def test_a_store_that_was_put_back_from_a_copy_is_read_as_it_is(uri: str, cache:
         assert names(uri) == ["t0001", "t0000"]
         copy.backup(db)
     assert names(uri) == ["t0000"]
+
+
+def test_a_first_reading_that_breaks_off_goes_on_from_there(
+    uri: str, cache: Path, by_mlflow: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_mlflow()
+    for number in range(6):  # One after another, so that each ends at a time of its own.
+        put([make_record(f"t{number:04d}", time_s=9.0 - number)], uri)
+    monkeypatch.setattr(changes, "MARGIN_MS", 1)
+    monkeypatch.setattr(tables, "AT_ONCE", 2)
+    unpack, seen = schema.unpack_facts, list[str]()
+
+    def broken(tags: dict[str, str]) -> schema.Facts | None:
+        seen.append(tags[schema.TRIAL_ID])
+        if len(seen) == 5:
+            raise ServiceError("the server is away")
+        return unpack(tags)
+
+    monkeypatch.setattr(schema, "unpack_facts", broken)
+    with pytest.raises(ServiceError):
+        names(uri)
+    assert names(uri) == [f"t{number:04d}" for number in reversed(range(6))]
+    assert seen[:5] == [f"t{number:04d}" for number in range(5)] and len(seen) <= 5 + 3
 
 
 def test_several_readers_at_once_get_the_same(uri: str, cache: Path) -> None:

@@ -14,13 +14,7 @@ from tune_speed.tracking import Store, find_trials
 from tune_speed.tracking.reader import tables as store_tables
 from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tracking.reader.studies import list_studies
-from tune_speed.tracking.reader.tables import (
-    FIRST_AT_ONCE,
-    MOST_AT_ONCE,
-    Tables,
-    batches,
-    read_directly,
-)
+from tune_speed.tracking.reader.tables import Tables, read_directly
 
 
 @pytest.fixture
@@ -62,11 +56,6 @@ def test_a_long_record_comes_together_from_its_parts(store: Store) -> None:
 
 def test_a_tracking_server_is_left_to_mlflow() -> None:
     assert read_directly(Store("http://127.0.0.1:9"), names) is None
-
-
-def test_runs_are_asked_for_in_growing_numbers() -> None:
-    sizes = [len(some) for some in batches(range(2000))]
-    assert sizes[0] == FIRST_AT_ONCE and max(sizes) == MOST_AT_ONCE and sum(sizes) == 2000
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

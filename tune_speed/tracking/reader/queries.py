@@ -25,10 +25,15 @@ from tune_speed.runtime.file_lock import TemporaryFolder
 from tune_speed.tracking import schema
 from tune_speed.tracking.filter.fields import FieldReader
 from tune_speed.tracking.filter.where import Where
-from tune_speed.tracking.reader.changes import HAS_RECORD, NUM_SUGGESTIONS, Seen, experiments_of
+from tune_speed.tracking.reader.changes import (
+    HAS_RECORD,
+    NUM_SUGGESTIONS,
+    SearchRun,
+    Seen,
+    experiments_of,
+)
 from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.tracking.record_index import RecordIndex, index_of
-from tune_speed.tracking.search_summary import NUM_TRIALS
 from tune_speed.tracking.store.store import Store, runs_with
 
 MIN_RUN_ID_PREFIX = 6
@@ -209,29 +214,30 @@ class FoundSearch(NamedTuple):
 
 def find_search(store: Store, study: str) -> FoundSearch:
     """Returns a study's one search with trials. Raises: ServiceError; ConfigError."""
-    experiments = experiments_of(store, study)
-    runs = list(runs_with(store, experiments, {schema.KIND: schema.SEARCH}))
-    begun = [run for run in runs if run.data.metrics.get(NUM_TRIALS)]
+    index = index_of(store)
+
+    def read(seen: Seen) -> list[tuple[SearchRun, list[TrackedTrial]]]:
+        mine = f"{IS_TRIAL} AND parent_id = ? AND kind = 'estimate'"
+        own = {
+            search.run_id: index.rows("run_id, experiment_id", seen.studies, mine, search.run_id)
+            for search in seen.searches
+        }
+        return [(s, list(index.tracked(own[s.run_id]))) for s in seen.searches if own[s.run_id]]
+
+    begun = index.ask(study, read)
     if len(begun) != 1:
         raise ConfigError(
             f"{store} must have one search of {study!r} with finished trials, but it has"
             f" {len(begun)}. Begin it again under another name."
         )
-    (run,) = begun
-    index, run_id = index_of(store), run.info.run_id
-
-    def read(seen: Seen) -> list[TrackedTrial]:
-        mine = f"{IS_TRIAL} AND parent_id = ? AND kind = 'estimate'"
-        return list(index.tracked(index.rows("run_id, experiment_id", seen.studies, mine, run_id)))
-
-    trials = index.ask(study, read)
+    ((search, trials),) = begun
     found = {each.record.trial_id: each.record for each in with_curves(store, trials)}
     names = ("search_id", "space_hash", "workload_hash", "protocol_version")
-    header: dict[str, Any] = {n: run.data.tags.get(f"{schema.PREFIX}{n}", "") for n in names}
+    header: dict[str, Any] = {name: search.tags.get(name, "") for name in names}
     if header["protocol_version"].isdecimal():
         header["protocol_version"] = int(header["protocol_version"])
     records = sorted(found.values(), key=lambda record: (record.finished_at, record.trial_id))
-    return FoundSearch(run_id, header, records)
+    return FoundSearch(search.run_id, header, records)
 
 
 def _run_of(store: Store, trial: str) -> Any:

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tune_speed.core.records import TrialRecord
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 Row = Sequence[Any]
 Execute = Callable[[str, Mapping[str, Any]], Iterable[Row]]
-# Runs that one statement reads: few at first, as the leaders of a board are few.
-FIRST_AT_ONCE, MOST_AT_ONCE = 32, 512
+# Runs that one statement reads.
+AT_ONCE = 512
 
 # Of a file's pages: the part of an index that one name takes fits in at 100,000 runs.
 CACHE_KIB = 65_536
@@ -28,6 +29,7 @@ CONNECT_S = 10.0
 READ_S = 300.0
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 _log = logging.getLogger(__name__)
 
@@ -100,16 +102,10 @@ class Tables:
         return found
 
 
-def batches(runs: Iterable[Any]) -> Iterator[list[Any]]:
-    """Yields the runs in lists that grow from `FIRST_AT_ONCE` to `MOST_AT_ONCE`."""
-    some: list[Any] = []
-    size = FIRST_AT_ONCE
-    for run in runs:
-        some.append(run)
-        if len(some) == size:
-            yield some
-            some, size = [], min(2 * size, MOST_AT_ONCE)
-    if some:
+def batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yields the items in lists of at most `AT_ONCE`."""
+    left = iter(items)
+    while some := list(islice(left, AT_ONCE)):
         yield some
 
 
