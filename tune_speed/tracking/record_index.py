@@ -18,14 +18,17 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
+from zlib import crc32
 
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.core.version import __version__
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.changes import Known, Run, Seen, Sums, feed, texts_of
 from tune_speed.tracking.reader.tables import TrackedTrial, batches
 from tune_speed.tracking.store.store import Store
 
-VERSION = 1
+# Other versions of this package may know a field by another value.
+VERSION = crc32(f"1 {__version__}".encode()) >> 1
 # Longest wait for another process that fills the index of a large store.
 BUSY_S = 60.0
 _MEMORY = ":memory:"

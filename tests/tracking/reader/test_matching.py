@@ -98,5 +98,12 @@ def test_a_field_that_no_trial_has_is_a_mistake(uri: str, text: str) -> None:
         found(uri, text)
 
 
+def test_a_field_that_only_trials_of_other_studies_have_is_a_mistake(uri: str) -> None:
+    put([record(0).model_copy(update={"study": "third", "recipe": {"depth": 3}})], uri)
+    assert found(uri, "depth = 3") == [0]
+    with pytest.raises(ConfigError, match="none of the trials has it"):
+        found(uri, "depth = 3", study="first")
+
+
 def test_a_store_without_trials_of_a_study_is_no_mistake(uri: str) -> None:
     assert found(uri, "batch_sise > 4", device="nothing") == []

@@ -129,9 +129,8 @@ def fitting(
     Raises: ConfigError if it is not there either, or means several settings of a recipe.
     """
     fields = _values_of(index, where.fields, runs)
-    if any(not any(values.values()) for values in fields.values()):
+    if not all(any(values[run_id] for run_id, *_ in runs) for values in fields.values()):
         where.check(trial.record for trial in index.tracked(every()[:NUM_CHECKED]))
-
     parsed = cache(json.loads)
 
     def value(run: Any, name: str) -> Any:
