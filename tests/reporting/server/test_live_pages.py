@@ -21,7 +21,6 @@ from tune_speed.reporting.page.site import study_page
 from tune_speed.reporting.server import app as server_app
 from tune_speed.reporting.server import channel
 from tune_speed.reporting.server.app import LivePages
-from tune_speed.reporting.study import reader
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.tracking import Store, schema
 
@@ -271,18 +270,18 @@ def test_a_running_trial_has_a_page_that_follows_its_evaluations(
 
 
 def test_times_that_are_told_anew_when_a_search_ends_are_seen(
-    tmp_path: Path, eager: None, pages_of: Pages, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, eager: None, pages_of: Pages
 ) -> None:
-    # Else what ended in the last seconds is read again in any case.
-    monkeypatch.setattr(reader, "END_MARGIN_MS", 0)
     uri = store_of([], folder=tmp_path)
     search, client = Search(uri), pages_of(uri)
     search.finish("t0000", time_s=0.75)
     wait_for(lambda: client.get("/studies/study").code == 200 and facts(client)["finished"] == 1)
     assert facts(client)["best_s"] == 0.75
     (trial,) = read_study(Store(uri), "study").trials
+    mlflow = Store(uri).create()
     for name, value in schema.record_tags(trained("t0000", Status.REACHED, time_s=0.5)).items():
-        Store(uri).create().set_tag(trial.run_id, name, value)
+        mlflow.set_tag(trial.run_id, name, value)
+    mlflow.set_terminated(trial.run_id, end_time=mlflow.get_run(trial.run_id).info.end_time + 1)
     search.end()
     wait_for(lambda: facts(client)["state"] == "ended")
     assert facts(client)["best_s"] == 0.5
