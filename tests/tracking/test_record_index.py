@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.making import make_record, make_run
@@ -16,9 +17,10 @@ from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking import Query, Store, Tracker, find_trials, schema
 from tune_speed.tracking.filter.where import parse_where
-from tune_speed.tracking.reader import changes, tables
+from tune_speed.tracking.reader import changes, queries, tables
 from tune_speed.tracking.reader.leaders import find_leaders
-from tune_speed.tracking.record_index import RecordIndex, index_of
+from tune_speed.tracking.reader.tables import TrackedTrial
+from tune_speed.tracking.record_index import index_of
 
 
 @pytest.fixture
@@ -194,15 +196,14 @@ def test_a_second_filter_by_a_field_reads_no_records_but_what_it_takes(
 ) -> None:
     def read(text: str) -> tuple[list[str], int]:
         counted: list[str] = []
-        whole = RecordIndex.tracked
 
-        def tracked(index: RecordIndex, runs: object) -> Iterator[object]:
-            for trial in whole(index, runs):  # type: ignore[arg-type]
+        def counting(*of: Any) -> Iterator[TrackedTrial]:
+            for trial in changes.tracked(*of):
                 counted.append(trial.run_id)
                 yield trial
 
         with monkeypatch.context() as patch:
-            patch.setattr(RecordIndex, "tracked", tracked)
+            patch.setattr(queries, "tracked", counting)
             found = find_trials(Store(filled), Query(where=parse_where(text)))
         return [trial.record.trial_id for trial in found], len(counted)
 

@@ -17,14 +17,12 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.core.version import __version__
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.changes import Known, Run, Seen, Sums, feed, texts_of
-from tune_speed.tracking.reader.tables import TrackedTrial, batches
 from tune_speed.tracking.store.store import Store
 
 # Other versions of this package may know a field by another value.
@@ -37,6 +35,42 @@ _THERE = "end_ms >= 0"
 
 Result = TypeVar("Result")
 
+_log = logging.getLogger(__name__)
+
+
+class Known(NamedTuple):
+    """The state in which the index has a run."""
+
+    end_ms: int
+    """0: it has a record, and its end is not written yet."""
+    is_deleted: bool
+    parent_id: str = ""
+
+
+class Sums(NamedTuple):
+    """What changes wherever a run ends, changes, goes to the trash or comes back."""
+
+    num_runs: int
+    end_ms: int
+    """Of all together."""
+    num_deleted: int
+
+
+class Run(NamedTuple):
+    """A run of a trial that ended, or whose record is there."""
+
+    run_id: str
+    experiment_id: str
+    parent_id: str
+    start_ms: int
+    end_ms: int
+    is_deleted: bool
+    facts: Sequence[Any]
+    """As in `schema.Facts`; without a record that can be read, its trial, kind and status alone."""
+    text: str = ""
+    """The record, where it came along."""
+
+
 _COLUMNS = (*Run._fields[:-2], *schema.Facts._fields, "change")
 _TABLES = f"""
 CREATE TABLE trials ({", ".join(_COLUMNS)}, PRIMARY KEY (run_id));
@@ -47,35 +81,31 @@ CREATE TABLE searches (run_id PRIMARY KEY, stamp);
 CREATE TABLE fields (name, run_id, value, PRIMARY KEY (name, run_id)) WITHOUT ROWID;
 PRAGMA user_version = {VERSION};
 """
-_log = logging.getLogger(__name__)
 
 
 class RecordIndex:
     """The index of one store; several threads and processes may use it at once."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._lock = threading.RLock()
         name = sha256(f"{os.geteuid()} {store}".encode()).hexdigest()[:16]
         self._path = default_cache_dir() / "records" / f"{name}.db"
         self._db: sqlite3.Connection | None = None
 
-    def ask(self, study: str | None, read: Callable[[Seen], Result]) -> Result:
-        """Returns what `read` makes of the index, after it took in what is new of a study, or all.
-
-        Raises: ServiceError if the store does not answer; ConfigError if it has no such study.
-        """
+    def used(self, read: Callable[["RecordIndex"], Result]) -> Result:
+        """Returns what `read` makes of it; where it turns out to be damaged or full, of another."""
         with self._lock:
             try:
                 self._db = self._db or _opened(self._path)
-                return read(feed(self._store, study, self))
+                return read(self)
             except sqlite3.Error as error:
-                _log.info("the index of %s is made again: %s", self._store, error)
+                _log.info("the index of %s is made again: %s", self.store, error)
                 # One that is locked or cannot grow may still serve others.
                 if not isinstance(error, sqlite3.OperationalError):
                     _remove(self._path)
                 self._db = _connected(_MEMORY)
-                return read(feed(self._store, study, self))
+                return read(self)
 
     def rows(
         self, columns: str, experiments: Iterable[str], condition: str = "1", *values: Any
@@ -88,34 +118,28 @@ class RecordIndex:
         query = f"SELECT {columns} FROM trials WHERE {among} AND {condition}"
         return self._query(query, json.dumps(list(experiments)), *values)
 
-    def tracked(self, runs: Iterable[Sequence[Any]]) -> Iterator[TrackedTrial]:
-        """Yields the trials of these run and experiment ids in order; logs what cannot be read."""
-        for some in batches(runs):
-            texts = self._texts([run_id for run_id, *_ in some])
-            for run_id, experiment_id, *_ in some:
-                record = schema.unpack_record({schema.RECORD: texts.get(run_id, "")})
-                if record is None:
-                    _log.warning("run %s is left out: its record cannot be read", run_id)
-                    continue
-                yield TrackedTrial(run_id, experiment_id, record)
-
     def known(self, experiments: Iterable[str]) -> dict[str, Known]:
+        """Returns the state of its runs by id."""
         rows = self.rows("run_id, end_ms, is_deleted, parent_id", experiments, _THERE)
         return {run_id: Known(end_ms, bool(gone), of) for run_id, end_ms, gone, of in rows}
 
     def sums(self, experiments: Iterable[str]) -> Sums:
+        """Returns what shows whether its runs are those of the store, without looking at each."""
         columns = "COUNT(*), COALESCE(SUM(end_ms), 0), COALESCE(SUM(is_deleted), 0)"
         return Sums(*self.rows(columns, experiments, _THERE)[0])
 
     def stamps(self) -> dict[str, str]:
+        """Returns the state in which each search was found last, by run id."""
         return dict(self._query("SELECT run_id, stamp FROM searches"))
 
     def latest_ms(self) -> dict[str, int]:
+        """Returns the latest end of each experiment's runs."""
         return dict(
             self._query("SELECT experiment_id, MAX(end_ms) FROM trials GROUP BY experiment_id")
         )
 
     def take(self, runs: Sequence[Run], gone: Iterable[str] = ()) -> None:
+        """Puts these runs in, in place of what it has of them; `gone`: those that are no more."""
         gone = list(gone)
         if not runs and not gone:
             return
@@ -136,6 +160,7 @@ class RecordIndex:
             self._write(lost, [(change, run_id) for run_id in gone])
 
     def stamp(self, stamps: Mapping[str, str]) -> None:
+        """Keeps the states of searches, by run id."""
         if stamps:
             with self._written():
                 rows = stamps.items()
@@ -151,26 +176,25 @@ class RecordIndex:
         with self._written():
             self._write("INSERT OR REPLACE INTO fields VALUES (?, ?, ?)", rows)
 
-    def _texts(self, run_ids: Sequence[str]) -> dict[str, str]:
+    def texts(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """Returns the records that it has, as text by run id."""
         query = "SELECT run_id, text FROM records WHERE run_id IN (SELECT value FROM json_each(?))"
-        found = dict(self._query(query, json.dumps(list(run_ids))))
-        missing = [run_id for run_id in run_ids if run_id not in found]
-        return {**found, **texts_of(self._store, missing)} if missing else found
+        return dict(self._query(query, json.dumps(list(run_ids))))
 
     @contextmanager
     def _written(self) -> Iterator[None]:
         """All that is written within is there at once, or none of it."""
-        assert self._db is not None, "outside of `ask`"
+        assert self._db is not None, "outside of `used`"
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             yield
 
     def _query(self, query: str, *values: Any) -> list[Any]:
-        assert self._db is not None, "outside of `ask`"
+        assert self._db is not None, "outside of `used`"
         return self._db.execute(query, values).fetchall()
 
     def _write(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        assert self._db is not None, "outside of `ask`"
+        assert self._db is not None, "outside of `used`"
         self._db.executemany(statement, rows)
 
 

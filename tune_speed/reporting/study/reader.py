@@ -18,13 +18,15 @@ from tune_speed.tracking.reader.changes import (
     OLDEST_FIRST,
     SearchRun,
     Seen,
+    ask,
     experiments_of,
     iso,
+    tracked,
 )
 from tune_speed.tracking.reader.leaders import favourites_on
 from tune_speed.tracking.reader.queries import with_curves
 from tune_speed.tracking.reader.tables import TrackedTrial
-from tune_speed.tracking.record_index import index_of
+from tune_speed.tracking.record_index import RecordIndex
 from tune_speed.tracking.store.store import Store, runs_with
 
 CERTIFIED = "certified"
@@ -130,7 +132,7 @@ class StudyReader:
         # First, so that a trial that ends meanwhile is seen.
         running = f"attributes.status = 'RUNNING' AND {IS_TRIAL}"
         alive = list(runs_with(store, study, {}, also=running, order_by=OLDEST_FIRST))
-        searches = index_of(store).ask(self.study, self._take)
+        searches = ask(store, self.study, self._take)
         self._notes, self._searches = notes, searches
         opened = [self._opened(run) for run in alive if run.info.run_id not in self._finished]
         # Where a driver was killed, its trials' runs have not ended either.
@@ -138,12 +140,11 @@ class StudyReader:
         self._running = tuple(each for each in opened if each.search_run_id in active)
         self._abandoned = {each.key for each in opened if each.search_run_id not in active}
 
-    def _take(self, seen: Seen) -> tuple[SearchRun, ...]:
-        index = index_of(self._store)
+    def _take(self, index: RecordIndex, seen: Seen) -> tuple[SearchRun, ...]:
         columns = "run_id, experiment_id, parent_id, trial_id, status, is_deleted, change"
         rows = index.rows(columns, seen.studies, "change > ?", self._last_change)
         alive = [row for row in rows if not row[5]]
-        found = list(index.tracked(row for row in alive if row[4] != INTERRUPTED))
+        found = list(tracked(index, (row for row in alive if row[4] != INTERRUPTED)))
         for run_id, *_ in rows:
             self._finished.pop(run_id, None)
             self._ended.pop(run_id, None)

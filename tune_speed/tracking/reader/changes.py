@@ -1,15 +1,23 @@
 """What ended or changed in a store since its index was fed last: by SQL, or by MLflow's client."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, TypeVar
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches, read_directly
+from tune_speed.tracking.reader.tables import (
+    OF_THESE_STUDIES,
+    Tables,
+    TrackedTrial,
+    batches,
+    read_directly,
+)
+from tune_speed.tracking.record_index import Known, RecordIndex, Run, Sums, index_of
 from tune_speed.tracking.store.store import Store, runs_with
 
 HAS_RECORD = f"tags.`{schema.RECORD}` != ''"
@@ -23,38 +31,9 @@ INTERRUPTED = "interrupted"
 # So far before the latest end is asked again: a writer's clock may be adjusted meanwhile.
 MARGIN_MS = 5_000
 
+Result = TypeVar("Result")
 
-class Known(NamedTuple):
-    """The state in which the index has a run."""
-
-    end_ms: int
-    """0: it has a record, and its end is not written yet."""
-    is_deleted: bool
-    parent_id: str = ""
-
-
-class Sums(NamedTuple):
-    """What changes wherever a run ends, changes, goes to the trash or comes back."""
-
-    num_runs: int
-    end_ms: int
-    """Of all together."""
-    num_deleted: int
-
-
-class Run(NamedTuple):
-    """A run of a trial that ended, or whose record is there."""
-
-    run_id: str
-    experiment_id: str
-    parent_id: str
-    start_ms: int
-    end_ms: int
-    is_deleted: bool
-    facts: Sequence[Any]
-    """As in `schema.Facts`; without a record that can be read, its trial, kind and status alone."""
-    text: str = ""
-    """The record, where it came along."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,30 +66,30 @@ class Seen:
     """Their searches' own runs, and those of certifications, in the order in which they began."""
 
 
-class Fed(Protocol):
-    """An index, as what feeds it sees it."""
+def ask(store: Store, study: str | None, read: Callable[[RecordIndex, Seen], Result]) -> Result:
+    """Returns what `read` makes of the store's index, once that has what is new of a study, or all.
 
-    def known(self, experiments: Iterable[str]) -> dict[str, Known]:
-        """Returns the state of its runs by id."""
-
-    def sums(self, experiments: Iterable[str]) -> Sums:
-        """Returns what shows whether its runs are those of the store, without looking at each."""
-
-    def stamps(self) -> dict[str, str]:
-        """Returns the state in which each search was found last, by run id."""
-
-    def latest_ms(self) -> dict[str, int]:
-        """Returns the latest end of each experiment's runs."""
-
-    def take(self, runs: Sequence[Run], gone: Iterable[str] = ()) -> None:
-        """Puts these runs in, in place of what it has of them; `gone`: those that are no more."""
-
-    def stamp(self, stamps: Mapping[str, str]) -> None:
-        """Keeps the states of searches, by run id."""
+    Raises: ServiceError if the store does not answer; ConfigError if it has no such study.
+    """
+    return index_of(store).used(lambda index: read(index, _feed(store, study, index)))
 
 
-def feed(store: Store, study: str | None, index: Fed) -> Seen:
-    """Gives an index what it lacks of a study, or all. Raises: ServiceError, ConfigError."""
+def tracked(index: RecordIndex, runs: Iterable[Sequence[Any]]) -> Iterator[TrackedTrial]:
+    """Yields the trials of these run and experiment ids in order; logs what cannot be read."""
+    for some in batches(runs):
+        run_ids = [run_id for run_id, *_ in some]
+        texts = index.texts(run_ids)
+        if missing := [run_id for run_id in run_ids if run_id not in texts]:
+            texts |= _texts_of(index.store, missing)
+        for run_id, experiment_id, *_ in some:
+            record = schema.unpack_record({schema.RECORD: texts.get(run_id, "")})
+            if record is None:
+                _log.warning("run %s is left out: its record cannot be read", run_id)
+                continue
+            yield TrackedTrial(run_id, experiment_id, record)
+
+
+def _feed(store: Store, study: str | None, index: RecordIndex) -> Seen:
     found = read_directly(store, partial(_by_tables, study=study, index=index))
     if found is not None:
         return found
@@ -120,8 +99,7 @@ def feed(store: Store, study: str | None, index: Fed) -> Seen:
     return _by_mlflow(store, names, index)
 
 
-def texts_of(store: Store, run_ids: Sequence[str]) -> dict[str, str]:
-    """Returns the records of runs as text, by run id. Raises: ServiceError."""
+def _texts_of(store: Store, run_ids: Sequence[str]) -> dict[str, str]:
     found = read_directly(store, lambda tables: tables.texts(schema.RECORD, run_ids))
     if found is None:
         ask = partial(map, store.client.get_run)
@@ -129,7 +107,7 @@ def texts_of(store: Store, run_ids: Sequence[str]) -> dict[str, str]:
     return {run_id: schema.record_text(tags) for run_id, tags in found.items()}
 
 
-def _by_tables(tables: Tables, *, study: str | None, index: Fed) -> Seen | None:
+def _by_tables(tables: Tables, *, study: str | None, index: RecordIndex) -> Seen | None:
     names = {str(of): name for of, name in tables.query(_STUDIES, study=study)}
     if study is not None and not names:
         # MLflow's client finds out what is wrong.
@@ -230,7 +208,7 @@ WHERE t.{key} IN (:parent, :trial, :kind, :facts) AND t.run_uuid IN ({runs})
 """
 
 
-def _by_mlflow(store: Store, names: dict[str, str], index: Fed) -> Seen:
+def _by_mlflow(store: Store, names: dict[str, str], index: RecordIndex) -> Seen:
     known = index.known(names)
     searches = list(runs_with(store, list(names), {}, also=IS_SEARCH, order_by=OLDEST_FIRST))
     since, stamps = _since(searches, index)
@@ -252,7 +230,7 @@ def _by_mlflow(store: Store, names: dict[str, str], index: Fed) -> Seen:
     return Seen(names, list(map(_search_of, searches)))
 
 
-def _take(index: Fed, known: Mapping[str, Known], runs: Iterable[Run]) -> None:
+def _take(index: RecordIndex, known: Mapping[str, Known], runs: Iterable[Run]) -> None:
     # A part at a time: a first reading that breaks off goes on from there.
     for some in batches(r for r in runs if _is_new(known, r.run_id, r.end_ms, r.is_deleted)):
         index.take(some)
@@ -265,7 +243,7 @@ def _search_of(run: Any) -> SearchRun:
     )
 
 
-def _since(searches: Sequence[Any], index: Fed) -> tuple[dict[str, int], dict[str, str]]:
+def _since(searches: Sequence[Any], index: RecordIndex) -> tuple[dict[str, int], dict[str, str]]:
     """Returns since when [ms] each experiment is asked, but for those where nothing happened.
 
     Then the states of the searches that have others than in the index.

@@ -8,10 +8,10 @@ from tune_speed.core import comparability
 from tune_speed.core.comparability import ComparisonKey, Totals, sum_of
 from tune_speed.core.records import Recommended, Status
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.changes import Seen, experiments_of
+from tune_speed.tracking.reader.changes import Seen, ask, experiments_of, tracked
 from tune_speed.tracking.reader.queries import ANY, BEST_FIRST, IS_TRIAL, Query, boards_in
 from tune_speed.tracking.reader.tables import TrackedTrial
-from tune_speed.tracking.record_index import RecordIndex, index_of
+from tune_speed.tracking.record_index import RecordIndex
 from tune_speed.tracking.store.store import Store
 
 Place = tuple[ComparisonKey, str]
@@ -48,9 +48,9 @@ def find_leaders(store: Store, query: Query = ANY, *, top: int = 20) -> Leaders:
     Raises: ServiceError if the store does not answer, ConfigError if it has no such study.
     """
     assert top > 0, top
-    index, most = index_of(store), min(top + 1, sys.maxsize)
+    most = min(top + 1, sys.maxsize)
 
-    def read(seen: Seen) -> Leaders:
+    def read(index: RecordIndex, seen: Seen) -> Leaders:
         experiments = list(seen.studies) or experiments_of(store, query.study)
         parts = _totals_in(index, experiments, replace(query, kind=None))
         keys = sorted({key for key, _ in parts if query.takes(key)})
@@ -73,7 +73,7 @@ def find_leaders(store: Store, query: Query = ANY, *, top: int = 20) -> Leaders:
             },
         )
 
-    return index.ask(query.study, read)
+    return ask(store, query.study, read)
 
 
 def favourites_on(
@@ -120,4 +120,4 @@ def _head(
     first = first or index.rows(columns, experiments, f"{of_board} LIMIT 1", board)
     wanted = f"{IS_TRIAL} AND run_id = ?"
     others = [row for each in best for row in index.rows(columns, experiments, wanted, each.run_id)]
-    return list(index.tracked(dict.fromkeys([*first, *others])))
+    return list(tracked(index, dict.fromkeys([*first, *others])))

@@ -30,10 +30,12 @@ from tune_speed.tracking.reader.changes import (
     NUM_SUGGESTIONS,
     SearchRun,
     Seen,
+    ask,
     experiments_of,
+    tracked,
 )
 from tune_speed.tracking.reader.tables import TrackedTrial
-from tune_speed.tracking.record_index import RecordIndex, index_of
+from tune_speed.tracking.record_index import RecordIndex
 from tune_speed.tracking.store.store import Store, runs_with
 
 MIN_RUN_ID_PREFIX = 6
@@ -85,17 +87,16 @@ def find_trials(
     Raises: ServiceError if the store does not answer; ConfigError if it does not hold the study,
         or the filter names a field that no trial has.
     """
-    index = index_of(store)
 
-    def read(seen: Seen) -> list[TrackedTrial]:
+    def read(index: RecordIndex, seen: Seen) -> list[TrackedTrial]:
         experiments = list(seen.studies) or experiments_of(store, query.study)
         runs = _runs_of(index, experiments, query)
         if query.where is not None:
             every = partial(_runs_of, index, experiments, replace(query, only_reached=False))
             runs = fitting(index, query.where, runs, every)
-        return list(index.tracked(runs))
+        return list(tracked(index, runs))
 
-    found = index.ask(query.study, read)
+    found = ask(store, query.study, read)
     return list(with_curves(store, found)) if with_curve else found
 
 
@@ -130,14 +131,14 @@ def fitting(
     """
     fields = _values_of(index, where.fields, runs)
     if not all(any(values[run_id] for run_id, *_ in runs) for values in fields.values()):
-        where.check(trial.record for trial in index.tracked(every()[:NUM_CHECKED]))
+        where.check(trial.record for trial in tracked(index, every()[:NUM_CHECKED]))
     parsed = cache(json.loads)
 
     def value(run: Any, name: str) -> Any:
         text = fields[name][run[0]]
         if text != _SEVERAL:
             return parsed(text) if text else None
-        (trial,) = index.tracked([run])  # It says which.
+        (trial,) = tracked(index, [run])  # It says which.
         return FieldReader(trial.record).value(name)
 
     return [run for run in runs if where.root.holds(partial(value, run))]
@@ -155,7 +156,7 @@ def _values_of(
     complete = set.intersection(*map(set, kept.values()))
     missing = [run for run in runs if run[0] not in complete]
     new = {name: dict.fromkeys((run_id for run_id, *_ in missing), "") for name in names}
-    for trial in index.tracked(missing):
+    for trial in tracked(index, missing):
         asked = FieldReader(trial.record)
         for name in names:
             new[name][trial.run_id] = _as_json(asked, name)
@@ -191,13 +192,12 @@ def find_trial(store: Store, trial: str) -> TrackedTrial:
 def find_step_times(store: Store) -> tuple[StepTime, ...]:
     """Returns the windows on record of all studies, the oldest first. Raises: ServiceError."""
     # Of all studies: keys hold device and versions, so that none is used where it does not hold.
-    index = index_of(store)
 
-    def read(seen: Seen) -> list[TrackedTrial]:
+    def read(index: RecordIndex, seen: Seen) -> list[TrackedTrial]:
         measured = f"{IS_TRIAL} AND num_windows ORDER BY start_ms DESC LIMIT {MOST_MEASURED}"
-        return list(index.tracked(index.rows("run_id, experiment_id", seen.studies, measured)))
+        return list(tracked(index, index.rows("run_id, experiment_id", seen.studies, measured)))
 
-    trials = index.ask(None, read)
+    trials = ask(store, None, read)
     return tuple(each for trial in reversed(trials) for each in schema.own_windows(trial.record))
 
 
@@ -213,17 +213,16 @@ class FoundSearch(NamedTuple):
 
 def find_search(store: Store, study: str) -> FoundSearch:
     """Returns a study's one search with trials. Raises: ServiceError; ConfigError."""
-    index = index_of(store)
 
-    def read(seen: Seen) -> list[tuple[SearchRun, list[TrackedTrial]]]:
+    def read(index: RecordIndex, seen: Seen) -> list[tuple[SearchRun, list[TrackedTrial]]]:
         mine = f"{IS_TRIAL} AND parent_id = ? AND kind = 'estimate'"
         own = {
             search.run_id: index.rows("run_id, experiment_id", seen.studies, mine, search.run_id)
             for search in seen.searches
         }
-        return [(s, list(index.tracked(own[s.run_id]))) for s in seen.searches if own[s.run_id]]
+        return [(s, list(tracked(index, own[s.run_id]))) for s in seen.searches if own[s.run_id]]
 
-    begun = index.ask(study, read)
+    begun = ask(store, study, read)
     if len(begun) != 1:
         raise ConfigError(
             f"{store} must have one search of {study!r} with finished trials, but it has"

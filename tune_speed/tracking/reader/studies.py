@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from tune_speed.core.records import Status
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.changes import SearchRun, Seen
+from tune_speed.tracking.reader.changes import SearchRun, Seen, ask
 from tune_speed.tracking.reader.queries import BEST_FIRST, IS_TRIAL, key_of
-from tune_speed.tracking.record_index import RecordIndex, index_of
+from tune_speed.tracking.record_index import RecordIndex
 from tune_speed.tracking.store.store import Store
 
 
@@ -35,9 +35,8 @@ class StudySummary:
 
 def list_studies(store: Store) -> list[StudySummary]:
     """Returns all studies, the latest active first. Raises: ServiceError."""
-    index = index_of(store)
 
-    def read(seen: Seen) -> list[StudySummary]:
+    def read(index: RecordIndex, seen: Seen) -> list[StudySummary]:
         searches: dict[str, list[SearchRun]] = {experiment_id: [] for experiment_id in seen.studies}
         for each in seen.searches:
             # A search may have begun meanwhile, in an experiment of its own.
@@ -45,7 +44,7 @@ def list_studies(store: Store) -> list[StudySummary]:
                 searches[each.experiment_id].append(each)
         return [_summarised(name, searches[of], index, of) for of, name in seen.studies.items()]
 
-    studies = sorted(index.ask(None, read), key=lambda study: study.name)
+    studies = sorted(ask(store, None, read), key=lambda study: study.name)
     return sorted(studies, key=lambda study: study.last_activity, reverse=True)
 
 
