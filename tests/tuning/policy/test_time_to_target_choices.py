@@ -202,23 +202,23 @@ def test_start_is_over_when_it_took_as_long_as_its_longest_run() -> None:
 def test_time_to_be_beaten_is_that_of_what_is_recommended_or_twice_the_longest() -> None:
     policy = make_policy()
     slow = policy.ask()
-    found = policy._objective(only_again=False, is_end=False, is_spread=False)
+    found = policy._objective(is_spread=False)
     assert found.best_s == 4.0 * slow.params["epochs"]
     assert found[1:] == (False, True, (1.0,), False, False, None, None)
     finish(policy, slow, Status.REACHED, (7.0, 0.95))
-    found = policy._objective(only_again=False, is_end=False, is_spread=False)
+    found = policy._objective(is_spread=False)
     assert (found.best_s, *found[1:]) == (7.0, True, True, (1.0,), False, False, None, None)
     best = Recommended(trial_id="t0000", runs=1, hits=1, expected_s=9.0)
     policy._history.favourites = (best,)
-    found = policy._objective(only_again=False, is_end=True, is_spread=False)
-    assert (found.best_s, *found[1:]) == (9.0, True, True, (1.0,), False, True, None, None)
+    found = policy._objective(is_spread=False)
+    assert (found.best_s, *found[1:]) == (9.0, True, True, (1.0,), False, False, None, None)
     unknown = make_policy(cost_of=lambda params: None, limit_s=math.inf)
-    assert unknown._objective(only_again=False, is_end=False, is_spread=False).best_s == 1.0
+    assert unknown._objective(is_spread=False).best_s == 1.0
     free = make_policy("anytime")
     finish(free, free.ask(), Status.REACHED, (7.0, 0.95))
     # The axis ends where a lucky run's configuration may take.
     beat_s = 7.0 * (1 + LUCK)
-    assert free._objective(only_again=False, is_end=False, is_spread=False)[:3] == (
+    assert free._objective(is_spread=False)[:3] == (
         beat_s,
         True,
         False,

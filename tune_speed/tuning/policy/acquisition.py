@@ -34,6 +34,7 @@ their posterior means (constant liar), which keeps concurrent proposals apart.
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +118,7 @@ class Objective(NamedTuple):
     is_end: bool = False
     """Whether the favourites are told apart, whatever it brings: the budget is held back for it."""
     brackets: Brackets | None = None
-    """The next run has a cost of which the least was spent; None: any."""
+    """The next run has a cost of which the least was spent, if any has a chance; None: any cost."""
     best_y: float | None = None
     """Where the metric counts and not the time: the distance to be beaten. Then −y takes the place
     of ln E in all gains."""
@@ -249,21 +250,11 @@ def best_candidate(
     search = _Search(model, objective, model.with_running(*running), allowed)
     if objective.is_end:
         return search.hopeful(tried) if tried else None
-    again = None if objective.brackets else search.again(tried)
-    if objective.only_again:
-        return again[1] if again else None
-    pool = candidates(model, model.settings.num_candidates, rng)
-    for bracket in objective.brackets.order if objective.brackets else ():
-        found = search.within(bracket).maximum(pool, rng)
-        # Once there is a time to beat, what could not meet the target is of no use at any cost.
-        if found and (not objective.has_leader or found[1].chance >= model.settings.least_chance):
-            return found[1]
-    if objective.brackets:
-        return None
-    best = search.maximum(pool, rng)
-    if again and (best is None or again[0] > best[0]):
-        return again[1]
-    return best[1] if best else None
+    if objective.brackets and (found := search.in_a_bracket(objective.brackets, rng)):
+        return found
+    best = None if objective.only_again else search.maximum(search.pool(rng), rng)
+    scored = [each for each in (best, search.again(tried)) if each]
+    return max(scored, key=lambda each: each[0])[1] if scored else None
 
 
 def candidates(model: Model, num: int, rng: np.random.Generator) -> FloatArray:
@@ -295,38 +286,51 @@ class _Search:
         self._fractions = np.array(objective.fractions)
         self._threshold = self._to_meet()
 
-    def within(self, bracket: int) -> "_Search":
-        return _Search(self._of, self._objective, self._model, self._allowed, bracket)
+    def pool(self, rng: np.random.Generator) -> list[list[Candidate]]:
+        """Returns what is allowed of candidates drawn evenly, and of those around the best."""
+        drawn = candidates(self._of, self._settings.num_candidates, rng)
+        return [self._allowed_at(part) for part in np.split(drawn, 2)]
 
-    def maximum(self, pool: FloatArray, rng: np.random.Generator) -> tuple[float, Candidate] | None:
+    def in_a_bracket(self, brackets: Brackets, rng: np.random.Generator) -> Candidate | None:
+        """Returns the best candidate of the first bracket with a chance; None: there is none."""
+        pool = self.pool(rng)
+        for bracket in brackets.order:
+            search = _Search(self._of, self._objective, self._model, self._allowed, bracket)
+            _, best = search.maximum(pool, rng) or (0.0, None)
+            if best and best.chance >= self._settings.least_chance:
+                return best
+            # Once there is a time to beat, what could not meet the target is of no use at any cost.
+            if best and not self._objective.has_leader:
+                return None
+        return None
+
+    def maximum(
+        self, pool: Sequence[Sequence[Candidate]], rng: np.random.Generator
+    ) -> tuple[float, Candidate] | None:
         """Returns the largest gain, and of what; None where nothing of the pool is allowed."""
-        for part in np.split(pool, 2):
+        for part in pool:
             self._add(part)
         for narrow in (0.08, 0.02):
             if self._best:
                 centers = np.array([candidate.units for _, candidate in self._best[:4]])
-                self._add(_mutated(self._of.encoder, np.repeat(centers, 12, axis=0), narrow, rng))
+                near = _mutated(self._of.encoder, np.repeat(centers, 12, axis=0), narrow, rng)
+                self._add(self._allowed_at(near))
         return self._best[0] if self._best else None
 
-    def _add(self, units: FloatArray) -> None:
+    def _allowed_at(self, units: FloatArray) -> list[Candidate]:
         params = self._of.encoder.params(units)
-        costs = [self._allowed(each) for each in params]
-        rows = [row for row, cost in enumerate(costs) if cost is not None]
-        if not rows:
+        every = zip(units, params, map(self._allowed, params), strict=True)
+        return [Candidate(at, each, cost_s) for at, each, cost_s in every if cost_s is not None]
+
+    def _add(self, pool: Sequence[Candidate]) -> None:
+        here = self._is_here(np.array([each.cost_s for each in pool]))
+        pool = list(compress(pool, here))
+        if not pool:
             return
-        cost_s = np.array([costs[row] for row in rows], dtype=float)
-        is_here = self._is_here(cost_s)
-        rows, cost_s = (
-            [row for row, here in zip(rows, is_here, strict=True) if here],
-            cost_s[is_here],
-        )
-        if not rows:
-            return
-        gain, chance = self._score(units[rows], cost_s)
+        units = np.array([each.units for each in pool])
+        gain, chance = self._score(units, np.array([each.cost_s for each in pool]))
         for i in np.argsort(-gain, kind="stable")[:6]:
-            row, cost = rows[i], float(cost_s[i])
-            candidate = Candidate(units[row], params[row], cost, float(chance[i]))
-            self._best.append((float(gain[i]), candidate))
+            self._best.append((float(gain[i]), pool[i]._replace(chance=float(chance[i]))))
         self._best.sort(key=lambda scored: -scored[0])
         del self._best[6:]
 

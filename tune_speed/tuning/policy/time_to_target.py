@@ -226,8 +226,8 @@ class TimeToTarget:
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, ProposalKind.EXPLORATION)
         is_spread = parts.spread_every > 0 and number % parts.spread_every == 0
-        choice = self._by_acquisition(rng, is_spread=True) if is_spread else None
-        return choice or self._by_acquisition(rng) or self._evenly(rng, ProposalKind.NO_CHANCE)
+        choice = self._by_acquisition(rng, is_spread=is_spread)
+        return choice or self._evenly(rng, ProposalKind.NO_CHANCE)
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
         """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
@@ -279,14 +279,14 @@ class TimeToTarget:
         parts, history, model = self._parts, self._history, self._learned.model
         if model is None:
             return None
-        objective = self._objective(only_again=only_again, is_end=is_end, is_spread=is_spread)
+        objective = self._objective(is_spread=is_spread)
         running = sorted(history.running.values(), key=lambda trial: trial.number)
         units = np.array([t.units for t in running]).reshape(
             len(running), len(self._encoder.parameters)
         )
         candidate = best_candidate(
             model,
-            objective,
+            objective._replace(only_again=only_again, is_end=is_end),
             running=(units, np.array([t.likely_s for t in running])),
             allowed=self._allowed,
             tried=self._learned.tried if parts.repeats else (),
@@ -299,7 +299,7 @@ class TimeToTarget:
         is_hopeless = candidate.chance < parts.acquisition.least_chance
         return None if is_hopeless else (candidate.params, self._reason(candidate))
 
-    def _objective(self, *, only_again: bool, is_end: bool, is_spread: bool) -> Objective:
+    def _objective(self, *, is_spread: bool) -> Objective:
         history, has_leader = self._history, self.leader is not None
         best_s = history.to_beat_s() * (1 if has_leader else 2)
         return Objective(
@@ -307,8 +307,6 @@ class TimeToTarget:
             has_leader=has_leader,
             at_end=history.by_share,
             fractions=history.fractions,
-            only_again=only_again,
-            is_end=is_end,
             brackets=history.brackets() if is_spread else None,
         )
 
