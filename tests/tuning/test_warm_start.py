@@ -75,7 +75,8 @@ def test_unknown_study_and_the_own_one_are_refused(study: StudyFile, uri: str) -
 
 def test_trials_come_from_mlflow_with_their_curves(study: StudyFile, uri: str) -> None:
     machine = Machine("cpu (1 threads, test)", "none")
-    found = read_earlier(study, "old", Store(uri), data_hash="data", machine=machine)
+    there = {"data_hash": "data", "machine": machine}
+    found = read_earlier(study, "old", Store(uri), related=False, **there)
     (trial,) = found.trials
     assert trial.outcome.curve.metric.tolist() == [0.95]
     assert describe("old", *found) == (

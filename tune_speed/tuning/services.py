@@ -165,9 +165,8 @@ def read_new(
     found = {each.name: _imported(study, each) for each in new if isinstance(each, PriorFile)}
     if names:
         refuse_unknown_studies(study, names, store)
-        there = machine()
-        for name in names:
-            found[name] = read_earlier(study, name, store, data_hash=data_hash, machine=there)
+        there: Any = {"data_hash": data_hash, "machine": machine(), "related": False}
+        found |= {name: read_earlier(study, name, store, **there) for name in names}
     return found
 
 
@@ -212,13 +211,7 @@ def refuse_unknown_studies(study: StudyFile, names: Sequence[str], store: Store)
 
 
 def read_earlier(
-    study: StudyFile,
-    name: str,
-    store: Store,
-    *,
-    data_hash: str,
-    machine: Machine,
-    related: bool = False,
+    study: StudyFile, name: str, store: Store, *, data_hash: str, machine: Machine, related: bool
 ) -> CarriedOver:
     """Returns what the study `name` says of this task; if nothing and `related`, of its own."""
     assert isinstance(study.workload, Workload), "no warm start for a training function"

@@ -12,6 +12,7 @@ from tune_speed.tuning.policy.acquisition import (
     Evidence,
     Model,
     Objective,
+    _allowed_at,
     _mutated,
     _Search,
     _some,
@@ -326,7 +327,7 @@ def test_best_six_are_kept_in_the_order_of_their_gains() -> None:
     search = search_of(allowed=allowed)
     drawn = np.random.default_rng(1).random((3, 40, 2))
     for units in drawn:
-        search._add(search._allowed_at(units))
+        search._add(_allowed_at(ENCODER, units, allowed))
     every = drawn.reshape(-1, 2)
     every = every[every[:, 1] <= refused]
     costs = 2.0 + 10 * every[:, 0]
@@ -339,7 +340,7 @@ def test_best_six_are_kept_in_the_order_of_their_gains() -> None:
         assert candidate.cost_s == pytest.approx(costs[place])
         assert candidate.chance == pytest.approx(chances[place])
     nothing = search_of(allowed=lambda params: None)
-    nothing._add(nothing._allowed_at(every))
+    nothing._add([])
     assert nothing._best == []
 
 
@@ -458,14 +459,14 @@ def test_where_no_bracket_has_a_chance_any_cost_is_searched_with_what_was_prepar
             made.append(self)
             return super().with_running(units, costs)
 
-    spread = LED._replace(brackets=Brackets(12.0, (9.0, 0.0, 9.0, 9.0)))
+    spread = LED._replace(brackets=Brackets(12.0, (0.0, 9.0, 9.0, 9.0)))
     settings: dict[str, Any] = {"running": NONE_RUNNING, "allowed": cost_of, "tried": []}
     for least_chance, is_within in ((0.0, True), (1.1, False)):
         model = model_of(near_evidence(), least_chance=least_chance)
         model.__class__ = Counted
         rng = np.random.default_rng(3)
         found = best_candidate(model, spread, rng=rng, **settings)
-        assert found is not None and (4.0 / 3 < found.cost_s <= 4.0) == is_within
+        assert found is not None and (found.cost_s > 12.0 / 3) == is_within
         assert len(made) == 1
         made.clear()
 

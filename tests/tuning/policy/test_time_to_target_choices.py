@@ -21,7 +21,7 @@ from tune_speed.tuning.policy.base import (
 )
 from tune_speed.tuning.policy.curve import GAP_UNIT, Curve
 from tune_speed.tuning.policy.optuna_study import Sampling
-from tune_speed.tuning.policy.time_to_target import TimeToTarget, _best_of
+from tune_speed.tuning.policy.time_to_target import TimeToTarget
 from tune_speed.tuning.policy.trials import LUCK
 
 SPACE = SearchSpace.from_tree(
@@ -63,8 +63,6 @@ def test_three_best_trials_of_other_studies_are_repeated_first() -> None:
         prior(Status.REACHED, 4.0, 0.95, 0.5),
         prior(Status.CAPPED, 0.5, 0.88, 0.6),
     ]
-    assert [point["x"] for point in _best_of(others)] == [0.5, 0.2, 0.4]
-    assert [point["x"] for point in _best_of(others[:1])] == [0.1]
     policy = make_policy(points=[{"x": 0.9, "epochs": 2}], prior_trials=others)
     tried = [policy.ask() for _ in range(5)]
     assert [proposal.params["x"] for proposal in tried[:4]] == [0.9, 0.5, 0.2, 0.4]

@@ -135,6 +135,8 @@ class Candidate(NamedTuple):
     """Probability that a run meets the target; before any did, that it comes nearer."""
 
 
+Pool = tuple[list[Candidate], list[Candidate]]
+"""Candidates that were drawn evenly, and those around the best trials."""
 Allowed = Callable[[dict[str, Any]], float | None]
 """From a configuration to its cost [s] (NaN: not known), or None if it is not to be tried."""
 
@@ -252,19 +254,29 @@ def best_candidate(
         return search.hopeful(tried) if tried else None
     if objective.brackets and (found := search.in_a_bracket(objective.brackets, rng)):
         return found
-    best = None if objective.only_again else search.maximum(search.pool(rng), rng)
+    best = None
+    if not objective.only_again:
+        pool = candidates(model, model.settings.num_candidates, rng, allowed)
+        best = search.maximum(pool, rng)
     scored = [each for each in (best, search.again(tried)) if each]
     return max(scored, key=lambda each: each[0])[1] if scored else None
 
 
-def candidates(model: Model, num: int, rng: np.random.Generator) -> FloatArray:
-    """Returns units (num, P): a half drawn evenly, then a half around the five best trials."""
+def candidates(model: Model, num: int, rng: np.random.Generator, allowed: Allowed) -> Pool:
+    """Returns those allowed of `num`, a half of them around the five best trials."""
     half, encoder = num // 2, model.encoder
     centers = model.evidence.units[np.argsort(-model.evidence.ranks, kind="stable")[:5]]
     around = centers[rng.integers(len(centers), size=half)]
     scale = 10 ** rng.uniform(-2.2, -0.5, size=(half, 1))
     evenly = rng.random((half, len(encoder.parameters)))
-    return np.concatenate([evenly, _mutated(encoder, around, scale, rng)])
+    near = _mutated(encoder, around, scale, rng)
+    return _allowed_at(encoder, evenly, allowed), _allowed_at(encoder, near, allowed)
+
+
+def _allowed_at(encoder: Encoder, units: FloatArray, allowed: Allowed) -> list[Candidate]:
+    params = encoder.params(units)
+    every = zip(units, params, map(allowed, params), strict=True)
+    return [Candidate(at, each, float(cost)) for at, each, cost in every if cost is not None]
 
 
 class _Search:
@@ -286,14 +298,9 @@ class _Search:
         self._fractions = np.array(objective.fractions)
         self._threshold = self._to_meet()
 
-    def pool(self, rng: np.random.Generator) -> list[list[Candidate]]:
-        """Returns what is allowed of candidates drawn evenly, and of those around the best."""
-        drawn = candidates(self._of, self._settings.num_candidates, rng)
-        return [self._allowed_at(part) for part in np.split(drawn, 2)]
-
     def in_a_bracket(self, brackets: Brackets, rng: np.random.Generator) -> Candidate | None:
         """Returns the best candidate of the first bracket with a chance; None: there is none."""
-        pool = self.pool(rng)
+        pool = candidates(self._of, self._settings.num_candidates, rng, self._allowed)
         for bracket in brackets.order:
             search = _Search(self._of, self._objective, self._model, self._allowed, bracket)
             _, best = search.maximum(pool, rng) or (0.0, None)
@@ -304,9 +311,7 @@ class _Search:
                 return None
         return None
 
-    def maximum(
-        self, pool: Sequence[Sequence[Candidate]], rng: np.random.Generator
-    ) -> tuple[float, Candidate] | None:
+    def maximum(self, pool: Pool, rng: np.random.Generator) -> tuple[float, Candidate] | None:
         """Returns the largest gain, and of what; None where nothing of the pool is allowed."""
         for part in pool:
             self._add(part)
@@ -314,13 +319,8 @@ class _Search:
             if self._best:
                 centers = np.array([candidate.units for _, candidate in self._best[:4]])
                 near = _mutated(self._of.encoder, np.repeat(centers, 12, axis=0), narrow, rng)
-                self._add(self._allowed_at(near))
+                self._add(_allowed_at(self._of.encoder, near, self._allowed))
         return self._best[0] if self._best else None
-
-    def _allowed_at(self, units: FloatArray) -> list[Candidate]:
-        params = self._of.encoder.params(units)
-        every = zip(units, params, map(self._allowed, params), strict=True)
-        return [Candidate(at, each, cost_s) for at, each, cost_s in every if cost_s is not None]
 
     def _add(self, pool: Sequence[Candidate]) -> None:
         here = self._is_here(np.array([each.cost_s for each in pool]))

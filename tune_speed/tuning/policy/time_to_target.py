@@ -24,11 +24,11 @@ from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import History
 from tune_speed.tuning.policy.learned import Learned, Settling
 from tune_speed.tuning.policy.optuna_study import GAIN, OptunaStudy, Sampling
-from tune_speed.tuning.policy.related import Related
+from tune_speed.tuning.policy.related import Prior, Related
 from tune_speed.tuning.policy.trials import WHOLE, Trial
 
 NUM_REPEATED = 3
-"""Best trials of other studies that are repeated first."""
+"""Recipes of other studies of the same task that are repeated first."""
 
 Choice = tuple[dict[str, Any], ProposalReason]
 """A configuration, and why it was chosen."""
@@ -65,7 +65,8 @@ class TimeToTarget:
         self._related = Related(others, self._encoder, by_time=by_time)
         for trial in same:
             self._history.add_prior(trial)
-        self._points = [dict(point) for point in points] + _best_of(same)
+        self._points = [dict(point) for point in points]
+        self._points += Prior(same, self._encoder, by_time).best[:NUM_REPEATED]
         self._again: list[Proposal] = []
         self._wanted: list[Choice] = []
         """What people want tried, and why."""
@@ -362,12 +363,3 @@ class TimeToTarget:
             return ProposalReason.of(ProposalKind.NEARER, **figures)
         to_beat_s = self._history.to_beat_s()
         return ProposalReason.of(ProposalKind.GAIN, to_beat_s=to_beat_s, **figures)
-
-
-def _best_of(prior_trials: Sequence[PriorTrial]) -> list[dict[str, Any]]:
-
-    def rank(trial: PriorTrial) -> tuple[bool, float]:
-        outcome, reached = trial.outcome, trial.outcome.status == Status.REACHED
-        return not reached, outcome.train_s if reached else -(outcome.best_metric or 0.0)
-
-    return [dict(trial.params) for trial in sorted(prior_trials, key=rank)[:NUM_REPEATED]]
