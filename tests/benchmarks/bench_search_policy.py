@@ -272,7 +272,7 @@ def finished_trials(benchmark: Benchmark, number: int) -> Iterator[tuple[Proposa
     generator, encoder = np.random.default_rng(1), Encoder(benchmark.space)
     for index in range(number):
         params = encoder.params(generator.random((1, len(encoder.parameters))))[0]
-        yield Proposal(f"t{index:04d}", params, "at random"), outcome(benchmark, params)
+        yield Proposal(f"t{index:04d}", params), outcome(benchmark, params)
 
 
 def outcome(benchmark: Benchmark, params: Mapping[str, Any]) -> Outcome:

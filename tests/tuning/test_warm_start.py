@@ -10,6 +10,7 @@ from tune_speed.tracking import Store, Tracker
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.trial import make_record as record_of
+from tune_speed.tuning import services
 from tune_speed.tuning.driver.prior_trials import Machine
 from tune_speed.tuning.services import (
     describe,
@@ -74,7 +75,8 @@ def test_unknown_study_and_the_own_one_are_refused(study: StudyFile, uri: str) -
 
 def test_trials_come_from_mlflow_with_their_curves(study: StudyFile, uri: str) -> None:
     machine = Machine("cpu (1 threads, test)", "none")
-    found = read_earlier(study, "old", Store(uri), data_hash="data", machine=machine)
+    there = {"data_hash": "data", "machine": machine}
+    found = read_earlier(study, "old", Store(uri), related=False, **there)
     (trial,) = found.trials
     assert trial.outcome.curve.metric.tolist() == [0.95]
     assert describe("old", *found) == (
@@ -96,6 +98,21 @@ def test_auto_takes_what_is_of_this_task_and_what_is_related(study: StudyFile, u
     assert (other.task, other.params) == ("old", {"optimizer.sgd.lr": 0.1, "epochs": 2})
     said = describe("old", (other,), {"another network and other data": 2})
     assert said == "warm start: the best recipes of old first, by 1 of its 3 trials"
+
+
+def test_of_a_related_study_hits_and_misses_are_read_alike(
+    study: StudyFile, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for half of its trials, half of its hits and half of its misses are read."""
+    tracker = Tracker(Store(uri), study="many", study_tags={}, linger_s=0.02)
+    for i in range(8):
+        status = Status.REACHED if i < 4 else Status.MISSED
+        tracker.trial_finished(record=trial_of(study, f"t{i:04d}", status))
+    assert tracker.close(timeout_s=30) == ()
+    monkeypatch.setattr(services, "MOST_OF_RELATED", 4)
+    found = read_related(study, Store(uri), "other data", Machine("cpu", "none"))["many"]
+    status = [trial.outcome.status for trial in found.trials]
+    assert status == [Status.REACHED] * 2 + [Status.MISSED] * 2
 
 
 def test_line_on_a_study_of_which_all_carries_over_is_short() -> None:

@@ -98,7 +98,7 @@ class StopKind(Kind):
     SETTLED = (
         "settled",
         "the chance that the rest of the budget finds a recipe better by {better_by:.0%} is"
-        " {chance:.1%}",
+        " {chance:chance}",
     )
     NOTHING_LEFT = "nothing_left", "no untried configuration is left"
     NOTHING_BETTER = "nothing_better", "no untried configuration can beat the leader"

@@ -4,7 +4,6 @@ import importlib
 import os
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
@@ -21,7 +20,7 @@ from tune_speed.core.text import counted
 from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import PriorFile, SearchConfig
 from tune_speed.study.validation import most_devices
-from tune_speed.tracking.reader.queries import Query, find_trials
+from tune_speed.tracking.reader.queries import Query, find_trials, with_curves
 from tune_speed.tracking.reader.studies import list_studies
 from tune_speed.tracking.store.opening import begun
 from tune_speed.tracking.store.store import Store
@@ -148,8 +147,7 @@ def ends_at(left_s: float | None) -> str:
 
 
 MOST_RELATED, MOST_OF_RELATED = 12, 300
-"""Studies of the store, and trials of each, that `warm_start: auto` reads."""
-NO_CURVE = "a curve that is gone from MLflow"
+"""Studies of the store, and trials of each of another task, that `warm_start: auto` learns from."""
 
 
 def read_new(
@@ -167,9 +165,8 @@ def read_new(
     found = {each.name: _imported(study, each) for each in new if isinstance(each, PriorFile)}
     if names:
         refuse_unknown_studies(study, names, store)
-        there = machine()
-        for name in names:
-            found[name] = read_earlier(study, name, store, data_hash=data_hash, machine=there)
+        there: Any = {"data_hash": data_hash, "machine": machine(), "related": False}
+        found |= {name: read_earlier(study, name, store, **there) for name in names}
     return found
 
 
@@ -189,19 +186,9 @@ def read_related(
     study: StudyFile, store: Store, data_hash: str, machine: Machine
 ) -> dict[str, CarriedOver]:
     """Returns what the newest other studies of the store say, of the same task or a related one."""
-    assert isinstance(study.workload, Workload), "no warm start for a training function"
-    ours: Any = {"space": study.space, "workload": study.workload}
     names = [each.name for each in list_studies(store) if each.name != study.name]
-    read: dict[str, CarriedOver] = {}
-    for name in names[:MOST_RELATED]:
-        query = Query(study=name, kind="estimate", limit=MOST_OF_RELATED)
-        found = find_trials(store, query)
-        records = [trial.record for trial in found]
-        same = carry_over(records, data_hash=data_hash, machine=machine, **ours)
-        if same.trials:  # Once more, with their curves.
-            read[name] = read_earlier(study, name, store, data_hash=data_hash, machine=machine)
-        else:
-            read[name] = related_trials(records, name=name, **ours)
+    there: Any = {"data_hash": data_hash, "machine": machine, "related": True}
+    read = {name: read_earlier(study, name, store, **there) for name in names[:MOST_RELATED]}
     return {name: carried for name, carried in read.items() if carried.trials}
 
 
@@ -224,19 +211,22 @@ def refuse_unknown_studies(study: StudyFile, names: Sequence[str], store: Store)
 
 
 def read_earlier(
-    study: StudyFile, name: str, store: Store, *, data_hash: str, machine: Machine
+    study: StudyFile, name: str, store: Store, *, data_hash: str, machine: Machine, related: bool
 ) -> CarriedOver:
+    """Returns what the study `name` says of this task; if nothing and `related`, of its own."""
     assert isinstance(study.workload, Workload), "no warm start for a training function"
-    found = find_trials(store, Query(study=name, kind="estimate"), with_curve=True)
+    ours: Any = {"space": study.space, "workload": study.workload}
+    found = find_trials(store, Query(study=name, kind="estimate"))
+    read_curves = partial(with_curves, store)
     carried = carry_over(
-        (trial.record for trial in found if trial.has_curve),
-        space=study.space,
-        workload=study.workload,
-        data_hash=data_hash,
-        machine=machine,
+        found, read_curves=read_curves, data_hash=data_hash, machine=machine, **ours
     )
-    num_bare = sum(not trial.has_curve for trial in found)
-    return CarriedOver(carried.trials, Counter({NO_CURVE: num_bare}) + Counter(carried.left_out))
+    if carried.trials or not related:
+        return carried
+    # Evenly spread: the first are its hits, from which it cannot be learned what misses.
+    num = min(len(found), MOST_OF_RELATED)
+    some = [found[i * len(found) // num].record for i in range(num)]
+    return related_trials(some, name=name, **ours)
 
 
 def describe(name: str, trials: tuple[PriorTrial, ...], left_out: Mapping[str, int]) -> str:

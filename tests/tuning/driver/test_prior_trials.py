@@ -12,10 +12,12 @@ from tune_speed.data.datasets.builtin import Digits
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.split import SplitConfig
 from tune_speed.study.space import SearchSpace
+from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import TrialSpec, make_record
 from tune_speed.training.workload import Target, Workload
 from tune_speed.tuning.driver.prior_trials import (
+    NO_CURVE,
     CarriedOver,
     Machine,
     carry_over,
@@ -88,7 +90,8 @@ def record(
 
 def carried(found: TrialRecord, workload: Workload = WORKLOAD, **changes: Any) -> CarriedOver:
     settings = {"space": SPACE, "data_hash": "data", "machine": HERE, **changes}
-    return carry_over([found], workload=workload, **settings)
+    trials = [TrackedTrial("run", "experiment", found, has_curve=True)]
+    return carry_over(trials, read_curves=iter, workload=workload, **settings)
 
 
 def told(found: TrialRecord) -> Outcome:
@@ -252,6 +255,15 @@ def test_error_and_another_devices_memory_say_nothing() -> None:
     oom = record(status=Status.OOM, machine=Machine("small", "2.15.0"))
     assert reasons(carried(oom)) == ["no memory left, on another device"]
     assert carried(record(status=Status.OOM)).trials[0].outcome.status == Status.OOM
+
+
+def test_curves_are_read_of_trials_that_carry_over_only() -> None:
+    asked: list[TrackedTrial] = []
+    bare = [TrackedTrial(str(i), "", record(0.5, data_hash=d)) for i, d in enumerate(("data", "x"))]
+    settings = {"space": SPACE, "workload": WORKLOAD, "data_hash": "data", "machine": HERE}
+    found = carry_over(bare, read_curves=lambda each: asked.extend(each) or each, **settings)
+    assert [each.run_id for each in asked] == ["0"]
+    assert sorted(found.left_out.values()) == [1, 1] and NO_CURVE in found.left_out
 
 
 def test_record_of_another_version_is_left_out_not_an_error() -> None:

@@ -7,10 +7,12 @@ from scipy.stats import norm
 
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.acquisition import (
+    Brackets,
     Candidate,
     Evidence,
     Model,
     Objective,
+    _allowed_at,
     _mutated,
     _Search,
     _some,
@@ -325,7 +327,7 @@ def test_best_six_are_kept_in_the_order_of_their_gains() -> None:
     search = search_of(allowed=allowed)
     drawn = np.random.default_rng(1).random((3, 40, 2))
     for units in drawn:
-        search._add(units)
+        search._add(_allowed_at(ENCODER, units, allowed))
     every = drawn.reshape(-1, 2)
     every = every[every[:, 1] <= refused]
     costs = 2.0 + 10 * every[:, 0]
@@ -338,7 +340,7 @@ def test_best_six_are_kept_in_the_order_of_their_gains() -> None:
         assert candidate.cost_s == pytest.approx(costs[place])
         assert candidate.chance == pytest.approx(chances[place])
     nothing = search_of(allowed=lambda params: None)
-    nothing._add(every)
+    nothing._add([])
     assert nothing._best == []
 
 
@@ -447,6 +449,26 @@ def test_what_was_tried_and_what_was_not_compete_by_their_gains(objective: Objec
 
 def test_where_nothing_is_allowed_there_is_no_choice() -> None:
     assert choose([], allowed=lambda params: None) is None
+
+
+def test_where_no_bracket_has_a_chance_any_cost_is_searched_with_what_was_prepared() -> None:
+    made: list[Model] = []
+
+    class Counted(Model):
+        def with_running(self, units: FloatArray, costs: FloatArray) -> GaussianProcess:
+            made.append(self)
+            return super().with_running(units, costs)
+
+    spread = LED._replace(brackets=Brackets(12.0, (0.0, 9.0, 9.0, 9.0)))
+    settings: dict[str, Any] = {"running": NONE_RUNNING, "allowed": cost_of, "tried": []}
+    for least_chance, is_within in ((0.0, True), (1.1, False)):
+        model = model_of(near_evidence(), least_chance=least_chance)
+        model.__class__ = Counted
+        rng = np.random.default_rng(3)
+        found = best_candidate(model, spread, rng=rng, **settings)
+        assert found is not None and (found.cost_s > 12.0 / 3) == is_within
+        assert len(made) == 1
+        made.clear()
 
 
 def test_half_of_the_candidates_lie_around_the_five_best_trials() -> None:

@@ -21,7 +21,7 @@ from tune_speed.tuning.policy.base import (
 )
 from tune_speed.tuning.policy.curve import GAP_UNIT, Curve
 from tune_speed.tuning.policy.optuna_study import Sampling
-from tune_speed.tuning.policy.time_to_target import TimeToTarget, _best_of
+from tune_speed.tuning.policy.time_to_target import TimeToTarget
 from tune_speed.tuning.policy.trials import LUCK
 
 SPACE = SearchSpace.from_tree(
@@ -63,8 +63,6 @@ def test_three_best_trials_of_other_studies_are_repeated_first() -> None:
         prior(Status.REACHED, 4.0, 0.95, 0.5),
         prior(Status.CAPPED, 0.5, 0.88, 0.6),
     ]
-    assert [point["x"] for point in _best_of(others)] == [0.5, 0.2, 0.4]
-    assert [point["x"] for point in _best_of(others[:1])] == [0.1]
     policy = make_policy(points=[{"x": 0.9, "epochs": 2}], prior_trials=others)
     tried = [policy.ask() for _ in range(5)]
     assert [proposal.params["x"] for proposal in tried[:4]] == [0.9, 0.5, 0.2, 0.4]
@@ -202,23 +200,23 @@ def test_start_is_over_when_it_took_as_long_as_its_longest_run() -> None:
 def test_time_to_be_beaten_is_that_of_what_is_recommended_or_twice_the_longest() -> None:
     policy = make_policy()
     slow = policy.ask()
-    found = policy._objective(only_again=False, is_end=False, is_spread=False)
+    found = policy._objective(is_spread=False)
     assert found.best_s == 4.0 * slow.params["epochs"]
     assert found[1:] == (False, True, (1.0,), False, False, None, None)
     finish(policy, slow, Status.REACHED, (7.0, 0.95))
-    found = policy._objective(only_again=False, is_end=False, is_spread=False)
+    found = policy._objective(is_spread=False)
     assert (found.best_s, *found[1:]) == (7.0, True, True, (1.0,), False, False, None, None)
     best = Recommended(trial_id="t0000", runs=1, hits=1, expected_s=9.0)
     policy._history.favourites = (best,)
-    found = policy._objective(only_again=False, is_end=True, is_spread=False)
-    assert (found.best_s, *found[1:]) == (9.0, True, True, (1.0,), False, True, None, None)
+    found = policy._objective(is_spread=False)
+    assert (found.best_s, *found[1:]) == (9.0, True, True, (1.0,), False, False, None, None)
     unknown = make_policy(cost_of=lambda params: None, limit_s=math.inf)
-    assert unknown._objective(only_again=False, is_end=False, is_spread=False).best_s == 1.0
+    assert unknown._objective(is_spread=False).best_s == 1.0
     free = make_policy("anytime")
     finish(free, free.ask(), Status.REACHED, (7.0, 0.95))
     # The axis ends where a lucky run's configuration may take.
     beat_s = 7.0 * (1 + LUCK)
-    assert free._objective(only_again=False, is_end=False, is_spread=False)[:3] == (
+    assert free._objective(is_spread=False)[:3] == (
         beat_s,
         True,
         False,

@@ -8,7 +8,7 @@ grids and other recipes than this space's do not at all.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,13 @@ from tune_speed.core.targets import Task
 from tune_speed.core.words import StopKind
 from tune_speed.study.parameter import is_number
 from tune_speed.study.space import SearchSpace
+from tune_speed.tracking.reader.tables import TrackedTrial
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.policy.base import Outcome, PriorTrial
 from tune_speed.tuning.policy.curve import Curve
+
+NO_CURVE = "a curve that is gone from MLflow"
 
 
 class Machine(NamedTuple):
@@ -85,27 +88,25 @@ def _memory_ratio(run: RunResult) -> float | None:
 
 
 def carry_over(
-    records: Iterable[TrialRecord],
+    found: Sequence[TrackedTrial],
     *,
+    read_curves: Callable[[Sequence[TrackedTrial]], Iterable[TrackedTrial]],
     space: SearchSpace,
     workload: Workload,
     data_hash: str,
     machine: Machine,
 ) -> CarriedOver:
-    """Returns what a study, whose space, workload, data and machine these are, can learn."""
+    """Returns what a study, whose space, workload, data and machine these are, can learn.
+
+    Curves are read of trials that carry over only: each may be a request.
+    """
+    reasons = [_unusable(each.record, space, workload, data_hash, machine) for each in found]
+    usable = [each for each, reason in zip(found, reasons, strict=True) if reason is None]
+    whole = [each.record for each in read_curves(usable) if each.has_curve]
+    left_out = Counter(filter(None, reasons + [NO_CURVE] * (len(usable) - len(whole))))
     num_train = workload.sizes().train
-    trials: list[PriorTrial] = []
-    left_out: Counter[str] = Counter()
-    for record in records:
-        theirs = Machine(str(record.device), record.environment.get("torch", ""))
-        same_times = theirs == machine and record.protocol_version == PROTOCOL_VERSION
-        reason = _unusable(record, space, workload, data_hash, same_times=same_times)
-        if reason is not None:
-            left_out[reason] += 1
-            continue
-        outcome = _judged(record, workload, num_train=num_train, same_times=same_times)
-        trials.append(PriorTrial(space.read(record.params), outcome, same_times))
-    return CarriedOver(tuple(trials), dict(left_out))
+    trials = (_judged(each, space, workload, machine, num_train=num_train) for each in whole)
+    return CarriedOver(tuple(trials), left_out)
 
 
 def related_trials(
@@ -159,14 +160,19 @@ def params_in(recipe: Mapping[str, Any], space: SearchSpace) -> dict[str, Any] |
     return params
 
 
+def _has_same_times(record: TrialRecord, machine: Machine) -> bool:
+    theirs = Machine(str(record.device), record.environment.get("torch", ""))
+    return theirs == machine and record.protocol_version == PROTOCOL_VERSION
+
+
 def _unusable(
-    record: TrialRecord, space: SearchSpace, workload: Workload, data_hash: str, *, same_times: bool
+    record: TrialRecord, space: SearchSpace, workload: Workload, data_hash: str, machine: Machine
 ) -> str | None:
     if record.status == Status.FAILED:
         return "an error, which says nothing of a recipe"
     if not record.plugins.items() <= registry.hashes().items():
         return "plugins that are not loaded, or have changed"
-    if record.status == Status.OOM and not same_times:
+    if record.status == Status.OOM and not _has_same_times(record, machine):
         return "no memory left, on another device"
     if not _same_task(record, workload, data_hash):
         return "other data, split or evaluation grid"
@@ -206,9 +212,10 @@ def _settled_as(ours: Any, theirs: Any) -> Any:
 
 
 def _judged(
-    record: TrialRecord, workload: Workload, *, num_train: int, same_times: bool
-) -> Outcome:
+    record: TrialRecord, space: SearchSpace, workload: Workload, machine: Machine, *, num_train: int
+) -> PriorTrial:
     run, recipe = record.runs[-1], Recipe.model_validate(record.recipe)
+    same_times = _has_same_times(record, machine)
     at_end = run.steps == recipe.steps(num_train=num_train)
     time_s = workload.time_to_target(run.evaluations, num_train=num_train, at_end=at_end)
     status = record.status
@@ -218,13 +225,14 @@ def _judged(
         ended = Status.MISSED if at_end and in_time else Status.CAPPED
         status = Status.REACHED if time_s is not None and in_time else ended
     train_s = time_s if status == Status.REACHED and time_s is not None else run.clocks.train_s
-    return Outcome(
+    outcome = Outcome(
         status=status,
         train_s=train_s,
         curve=curve_of(record, workload),
         memory_ratio=_memory_ratio(run) if same_times else None,
         planned_s=_planned_s(record, num_train=num_train),
     )
+    return PriorTrial(space.read(record.params), outcome, same_times)
 
 
 def prior_to_json(trial: PriorTrial) -> dict[str, Any]:

@@ -34,6 +34,7 @@ their posterior means (constant liar), which keeps concurrent proposals apart.
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +118,7 @@ class Objective(NamedTuple):
     is_end: bool = False
     """Whether the favourites are told apart, whatever it brings: the budget is held back for it."""
     brackets: Brackets | None = None
-    """The next run has a cost of which the least was spent; None: any."""
+    """The next run has a cost of which the least was spent, if any has a chance; None: any cost."""
     best_y: float | None = None
     """Where the metric counts and not the time: the distance to be beaten. Then −y takes the place
     of ln E in all gains."""
@@ -134,6 +135,8 @@ class Candidate(NamedTuple):
     """Probability that a run meets the target; before any did, that it comes nearer."""
 
 
+Pool = tuple[list[Candidate], list[Candidate]]
+"""Candidates that were drawn evenly, and those around the best trials."""
 Allowed = Callable[[dict[str, Any]], float | None]
 """From a configuration to its cost [s] (NaN: not known), or None if it is not to be tried."""
 
@@ -249,31 +252,31 @@ def best_candidate(
     search = _Search(model, objective, model.with_running(*running), allowed)
     if objective.is_end:
         return search.hopeful(tried) if tried else None
-    again = None if objective.brackets else search.again(tried)
-    if objective.only_again:
-        return again[1] if again else None
-    pool = candidates(model, model.settings.num_candidates, rng)
-    for bracket in objective.brackets.order if objective.brackets else ():
-        found = search.within(bracket).maximum(pool, rng)
-        # Once there is a time to beat, what could not meet the target is of no use at any cost.
-        if found and (not objective.has_leader or found[1].chance >= model.settings.least_chance):
-            return found[1]
-    if objective.brackets:
-        return None
-    best = search.maximum(pool, rng)
-    if again and (best is None or again[0] > best[0]):
-        return again[1]
-    return best[1] if best else None
+    if objective.brackets and (found := search.in_a_bracket(objective.brackets, rng)):
+        return found
+    best = None
+    if not objective.only_again:
+        pool = candidates(model, model.settings.num_candidates, rng, allowed)
+        best = search.maximum(pool, rng)
+    scored = [each for each in (best, search.again(tried)) if each]
+    return max(scored, key=lambda each: each[0])[1] if scored else None
 
 
-def candidates(model: Model, num: int, rng: np.random.Generator) -> FloatArray:
-    """Returns units (num, P): a half drawn evenly, then a half around the five best trials."""
+def candidates(model: Model, num: int, rng: np.random.Generator, allowed: Allowed) -> Pool:
+    """Returns those allowed of `num`, a half of them around the five best trials."""
     half, encoder = num // 2, model.encoder
     centers = model.evidence.units[np.argsort(-model.evidence.ranks, kind="stable")[:5]]
     around = centers[rng.integers(len(centers), size=half)]
     scale = 10 ** rng.uniform(-2.2, -0.5, size=(half, 1))
     evenly = rng.random((half, len(encoder.parameters)))
-    return np.concatenate([evenly, _mutated(encoder, around, scale, rng)])
+    near = _mutated(encoder, around, scale, rng)
+    return _allowed_at(encoder, evenly, allowed), _allowed_at(encoder, near, allowed)
+
+
+def _allowed_at(encoder: Encoder, units: FloatArray, allowed: Allowed) -> list[Candidate]:
+    params = encoder.params(units)
+    every = zip(units, params, map(allowed, params), strict=True)
+    return [Candidate(at, each, float(cost)) for at, each, cost in every if cost is not None]
 
 
 class _Search:
@@ -295,38 +298,39 @@ class _Search:
         self._fractions = np.array(objective.fractions)
         self._threshold = self._to_meet()
 
-    def within(self, bracket: int) -> "_Search":
-        return _Search(self._of, self._objective, self._model, self._allowed, bracket)
+    def in_a_bracket(self, brackets: Brackets, rng: np.random.Generator) -> Candidate | None:
+        """Returns the best candidate of the first bracket with a chance; None: there is none."""
+        pool = candidates(self._of, self._settings.num_candidates, rng, self._allowed)
+        for bracket in brackets.order:
+            search = _Search(self._of, self._objective, self._model, self._allowed, bracket)
+            _, best = search.maximum(pool, rng) or (0.0, None)
+            if best and best.chance >= self._settings.least_chance:
+                return best
+            # Once there is a time to beat, what could not meet the target is of no use at any cost.
+            if best and not self._objective.has_leader:
+                return None
+        return None
 
-    def maximum(self, pool: FloatArray, rng: np.random.Generator) -> tuple[float, Candidate] | None:
+    def maximum(self, pool: Pool, rng: np.random.Generator) -> tuple[float, Candidate] | None:
         """Returns the largest gain, and of what; None where nothing of the pool is allowed."""
-        for part in np.split(pool, 2):
+        for part in pool:
             self._add(part)
         for narrow in (0.08, 0.02):
             if self._best:
                 centers = np.array([candidate.units for _, candidate in self._best[:4]])
-                self._add(_mutated(self._of.encoder, np.repeat(centers, 12, axis=0), narrow, rng))
+                near = _mutated(self._of.encoder, np.repeat(centers, 12, axis=0), narrow, rng)
+                self._add(_allowed_at(self._of.encoder, near, self._allowed))
         return self._best[0] if self._best else None
 
-    def _add(self, units: FloatArray) -> None:
-        params = self._of.encoder.params(units)
-        costs = [self._allowed(each) for each in params]
-        rows = [row for row, cost in enumerate(costs) if cost is not None]
-        if not rows:
+    def _add(self, pool: Sequence[Candidate]) -> None:
+        here = self._is_here(np.array([each.cost_s for each in pool]))
+        pool = list(compress(pool, here))
+        if not pool:
             return
-        cost_s = np.array([costs[row] for row in rows], dtype=float)
-        is_here = self._is_here(cost_s)
-        rows, cost_s = (
-            [row for row, here in zip(rows, is_here, strict=True) if here],
-            cost_s[is_here],
-        )
-        if not rows:
-            return
-        gain, chance = self._score(units[rows], cost_s)
+        units = np.array([each.units for each in pool])
+        gain, chance = self._score(units, np.array([each.cost_s for each in pool]))
         for i in np.argsort(-gain, kind="stable")[:6]:
-            row, cost = rows[i], float(cost_s[i])
-            candidate = Candidate(units[row], params[row], cost, float(chance[i]))
-            self._best.append((float(gain[i]), candidate))
+            self._best.append((float(gain[i]), pool[i]._replace(chance=float(chance[i]))))
         self._best.sort(key=lambda scored: -scored[0])
         del self._best[6:]
 

@@ -66,9 +66,9 @@ class BestWithin(TimeToTarget):
             return likely_s
         return None if likely_s >= self._learned.longest_s else likely_s
 
-    def _objective(self, *, only_again: bool, is_end: bool, is_spread: bool) -> Objective:
+    def _objective(self, *, is_spread: bool) -> Objective:
         # What fits into the time is the better the longer it is.
-        objective = super()._objective(only_again=only_again, is_end=is_end, is_spread=False)
+        objective = super()._objective(is_spread=False)
         return objective._replace(best_y=self._learned.best_y if self.leader else None)
 
 

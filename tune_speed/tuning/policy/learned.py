@@ -11,6 +11,7 @@ left, at the rate so far, over the runs that one must have to be recommended.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -166,13 +167,11 @@ class Settling:
         ended, parts = self._history.ended, self._parts
         best = ended.of_id(self._learned.favourites[0].trial_id)
         rng = np.random.default_rng([self._seed, ended.num, 13])
-        pool = candidates(model, NUM_CANDIDATES, rng)
-        costs = [allowed(each) for each in model.encoder.params(pool)]
-        rows = [row for row, cost in enumerate(costs) if cost is not None]
-        if not rows:
+        found = list(chain.from_iterable(candidates(model, NUM_CANDIDATES, rng, allowed)))
+        if not found:
             return 0.0
-        units = np.concatenate([best.units[None], pool[rows]])
-        cost_s = np.array([best.likely_s, *(costs[row] for row in rows)], dtype=float)
+        units = np.array([best.units, *(each.units for each in found)])
+        cost_s = np.array([best.likely_s, *(each.cost_s for each in found)])
         points = model.points(units, cost_s)
         drawn = model.process.sample(points, NUM_DRAWS, rng)
         expected = log_expected_s(

@@ -53,7 +53,7 @@ class Related:
         for trial in trials:
             if trial.outcome.status in ENDS:
                 of_task[trial.task].append(trial)
-        self._studies = {name: _Study(own, encoder, by_time) for name, own in of_task.items()}
+        self._studies = {name: Prior(own, encoder, by_time) for name, own in of_task.items()}
         self._by_time = by_time
 
     def choice(
@@ -87,8 +87,8 @@ class Related:
         ]
 
 
-class _Study:
-    """One study's trials."""
+class Prior:
+    """Trials of another study."""
 
     def __init__(self, trials: Sequence[PriorTrial], encoder: Encoder, by_time: bool) -> None:
         self._encoder, self._trials = encoder, trials

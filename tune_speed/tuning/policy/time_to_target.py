@@ -24,11 +24,11 @@ from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import History
 from tune_speed.tuning.policy.learned import Learned, Settling
 from tune_speed.tuning.policy.optuna_study import GAIN, OptunaStudy, Sampling
-from tune_speed.tuning.policy.related import Related
+from tune_speed.tuning.policy.related import Prior, Related
 from tune_speed.tuning.policy.trials import WHOLE, Trial
 
 NUM_REPEATED = 3
-"""Best trials of other studies that are repeated first."""
+"""Recipes of other studies of the same task that are repeated first."""
 
 Choice = tuple[dict[str, Any], ProposalReason]
 """A configuration, and why it was chosen."""
@@ -65,7 +65,8 @@ class TimeToTarget:
         self._related = Related(others, self._encoder, by_time=by_time)
         for trial in same:
             self._history.add_prior(trial)
-        self._points = [dict(point) for point in points] + _best_of(same)
+        self._points = [dict(point) for point in points]
+        self._points += Prior(same, self._encoder, by_time).best[:NUM_REPEATED]
         self._again: list[Proposal] = []
         self._wanted: list[Choice] = []
         """What people want tried, and why."""
@@ -226,8 +227,8 @@ class TimeToTarget:
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, ProposalKind.EXPLORATION)
         is_spread = parts.spread_every > 0 and number % parts.spread_every == 0
-        choice = self._by_acquisition(rng, is_spread=True) if is_spread else None
-        return choice or self._by_acquisition(rng) or self._evenly(rng, ProposalKind.NO_CHANCE)
+        choice = self._by_acquisition(rng, is_spread=is_spread)
+        return choice or self._evenly(rng, ProposalKind.NO_CHANCE)
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
         """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
@@ -279,14 +280,14 @@ class TimeToTarget:
         parts, history, model = self._parts, self._history, self._learned.model
         if model is None:
             return None
-        objective = self._objective(only_again=only_again, is_end=is_end, is_spread=is_spread)
+        objective = self._objective(is_spread=is_spread)
         running = sorted(history.running.values(), key=lambda trial: trial.number)
         units = np.array([t.units for t in running]).reshape(
             len(running), len(self._encoder.parameters)
         )
         candidate = best_candidate(
             model,
-            objective,
+            objective._replace(only_again=only_again, is_end=is_end),
             running=(units, np.array([t.likely_s for t in running])),
             allowed=self._allowed,
             tried=self._learned.tried if parts.repeats else (),
@@ -299,7 +300,7 @@ class TimeToTarget:
         is_hopeless = candidate.chance < parts.acquisition.least_chance
         return None if is_hopeless else (candidate.params, self._reason(candidate))
 
-    def _objective(self, *, only_again: bool, is_end: bool, is_spread: bool) -> Objective:
+    def _objective(self, *, is_spread: bool) -> Objective:
         history, has_leader = self._history, self.leader is not None
         best_s = history.to_beat_s() * (1 if has_leader else 2)
         return Objective(
@@ -307,8 +308,6 @@ class TimeToTarget:
             has_leader=has_leader,
             at_end=history.by_share,
             fractions=history.fractions,
-            only_again=only_again,
-            is_end=is_end,
             brackets=history.brackets() if is_spread else None,
         )
 
@@ -364,12 +363,3 @@ class TimeToTarget:
             return ProposalReason.of(ProposalKind.NEARER, **figures)
         to_beat_s = self._history.to_beat_s()
         return ProposalReason.of(ProposalKind.GAIN, to_beat_s=to_beat_s, **figures)
-
-
-def _best_of(prior_trials: Sequence[PriorTrial]) -> list[dict[str, Any]]:
-
-    def rank(trial: PriorTrial) -> tuple[bool, float]:
-        outcome, reached = trial.outcome, trial.outcome.status == Status.REACHED
-        return not reached, outcome.train_s if reached else -(outcome.best_metric or 0.0)
-
-    return [dict(trial.params) for trial in sorted(prior_trials, key=rank)[:NUM_REPEATED]]
