@@ -161,14 +161,12 @@ SaveOption = Annotated[
 RecipeArgument = Annotated[
     str,
     typer.Argument(
-        help="A recipe file, a shipped one's name, or an MLflow run id.",
-        autocompletion=files,
+        help="A recipe file, a shipped one's name, or an MLflow run id.", autocompletion=files
     ),
 ]
 StudyArgument = Annotated[str, typer.Argument(help="A study in MLflow.", autocompletion=studies)]
 StudyOption = Annotated[
-    str | None,
-    typer.Option("--study", help="Only this study.", autocompletion=studies),
+    str | None, typer.Option("--study", help="Only this study.", autocompletion=studies)
 ]
 WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
 DeviceOption = Annotated[

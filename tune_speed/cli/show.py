@@ -42,8 +42,7 @@ def list_(
         typer.Argument(help="Explain this entry: its source and its fields. Of trials: the study."),
     ] = None,
     study: Annotated[
-        str | None,
-        typer.Option(help="Of trials: the study.", autocompletion=common.studies),
+        str | None, typer.Option(help="Of trials: the study.", autocompletion=common.studies)
     ] = None,
     where: Annotated[
         str | None,
@@ -100,8 +99,7 @@ def list_(
 
 def show(
     run_id: Annotated[
-        str,
-        typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=common.trials),
+        str, typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=common.trials)
     ],
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -268,11 +266,7 @@ def _study_rows() -> list[dict[str, Any]]:
 
 
 def _print_trials(
-    study: str | None,
-    where: str | None,
-    top: int | None,
-    form: common.ListFormat,
-    out: Path | None,
+    study: str | None, where: str | None, top: int | None, form: common.ListFormat, out: Path | None
 ) -> None:
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from tune_speed.core.config import Config
-from tune_speed.core.prices import Prices, price_of
+from tune_speed.core.prices import Prices, own_prices
 from tune_speed.core.renamed import with_one_target, with_present_names
 from tune_speed.core.text import Interval, chance_text, counted, interval_fields
 from tune_speed.core.words import (
@@ -444,7 +444,8 @@ class TrialRecord(Record):
     @property
     def price_per_hour(self) -> float | None:
         """Price of an hour on its devices, the study file's before the user's; None: not known."""
-        return _product(price_of(str(self.device.one), self.prices), self.device.count)
+        price = {**own_prices(), **self.prices}.get(str(self.device.one))
+        return _product(price, self.device.count)
 
     def cost_of(self, time_s: float | None) -> float | None:
         """Returns time / 3600 · price per hour; None: not known."""

@@ -202,11 +202,7 @@ class _Trial:
         if self._ranks.is_first:
             self._notes.clear()
             chosen = resolve(
-                chosen,
-                splits,
-                device=self._device,
-                turnstile=turnstile,
-                on_note=self._notes.append,
+                chosen, splits, device=self._device, turnstile=turnstile, on_note=self._notes.append
             )
         recipe = self._ranks.broadcast(chosen)
         if checkpoints is not None:
