@@ -303,7 +303,6 @@ def again_with(name: str) -> str:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Returns file and function. Raises: ConfigError if one of them is missing."""
     from tune_speed.components.plugins.source import refusal
 
     # From the right, as a path may hold colons and a function's name cannot.

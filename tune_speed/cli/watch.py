@@ -197,7 +197,6 @@ def recipe_text(trial: "ViewedTrial") -> str:
 
 
 def _draw(view: "StudyView", folder: Path) -> list[Path]:
-    """Writes each figure of each part into `folder`; returns the files. Raises: StorageError."""
     from tune_speed.reporting.figures import FIGURES, draw_png
 
     several = len(view.parts) > 1

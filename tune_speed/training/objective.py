@@ -178,7 +178,6 @@ class _Trial:
         )
 
     def _open_checkpoints(self) -> Checkpoints | None:
-        """Returns the trial's checkpoints, with what an earlier process left; None: it has none."""
         spec = self._spec
         if spec.checkpoint is None:
             return None

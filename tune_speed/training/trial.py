@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tune_speed.components.plugins import registry
-from tune_speed.core.config import Config
+from tune_speed.core.config import Config, left_out
 from tune_speed.core.errors import traceback_of
 from tune_speed.core.prices import Prices
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, Timing, TrialRecord
@@ -44,7 +44,7 @@ class Allotment(Config):
     """Other trials that may run on the same device at the same time."""
     longest_pause_s: Annotated[float, Field(ge=PATIENCE_S)] = LONGEST_PAUSE_S
     """Longest pause for another trial whose steps are long to time them [s]."""
-    price_per_hour: Prices = Field(default={}, exclude_if=lambda prices: not prices)
+    price_per_hour: Prices = left_out({})
     """Of one whole device, by its type."""
 
 

@@ -156,13 +156,8 @@ def _median(values: Sequence[float | None]) -> result.Median:
 # --- The model
 
 
-def _ln_speed(run: RunResult) -> float | None:
-    time_s = epoch_s(run)
-    return -math.log(time_s) if time_s else None
-
-
 READERS: Mapping[result.Response, Reader] = {
-    "speed": _ln_speed,
+    "speed": lambda run: -math.log(time_s) if (time_s := epoch_s(run)) else None,
     "accuracy": OF_RUN["accuracy"],
     "macro_f1": OF_RUN["macro_f1"],
 }

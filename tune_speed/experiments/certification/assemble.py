@@ -236,7 +236,7 @@ class _Parts:
             incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,
             incumbent_runs=() if theirs is None else _Parts(theirs, of).rows(),
             interleaving=tuple(turn.name for turn in of.runs),
-            **_gains("speedup", None if is_best else compared, _inverse),
+            **_gains("speedup", None if is_best else compared, lambda ratio: 1 / ratio),
             **_gains("metric_gain", compared if is_best and all_in_time else None, _minus_ln),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
@@ -258,10 +258,6 @@ def _gains(
     ends = (compared.ratio, compared.high, compared.low) if compared else (None,) * 3
     gains = [finite_or_none(change(end)) if end else None for end in ends]
     return dict(zip((name, f"{name}_low", f"{name}_high"), gains, strict=True))
-
-
-def _inverse(ratio: float) -> float:
-    return 1 / ratio
 
 
 def _minus_ln(ratio: float) -> float:

@@ -1,12 +1,18 @@
 """Best time to target, or metric within a time, so far, over the time that the search took."""
 
-import operator
 from typing import NamedTuple
 
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Look, Palette, Sketch, Spot
-from tune_speed.reporting.figures.facts import Measure, duration, measure_of, name_of, time_unit
+from tune_speed.reporting.figures.facts import (
+    Measure,
+    duration,
+    improving,
+    measure_of,
+    name_of,
+    time_unit,
+)
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
 
 HEIGHT = 220.0
@@ -34,15 +40,8 @@ def moments(part: StudyPart) -> list[Moment]:
 
 
 def records(ended: list[Moment], *, is_falling: bool = True) -> list[Moment]:
-    best: list[Moment] = []
-    for moment in ended:
-        if moment.value is None:
-            continue
-        before = best[-1].value if best else None
-        better = operator.lt if is_falling else operator.gt
-        if before is None or better(moment.value, before):
-            best.append(moment)
-    return best
+    known = [moment for moment in ended if moment.value is not None]
+    return improving(known, lambda m: (-1 if is_falling else 1) * (m.value or 0.0))
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:

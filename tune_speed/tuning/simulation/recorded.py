@@ -236,7 +236,6 @@ def _unusable(path: Path | str, why: str) -> ConfigError:
 
 
 def _run(row: Mapping[str, Any], space: SearchSpace) -> RecordedRun:
-    """Returns a run. Raises: ValueError if the row contradicts itself."""
     params = json.loads(row["params"])
     if not isinstance(params, dict):
         raise ValueError(f"`params` must be a mapping, but got {row['params']}")
