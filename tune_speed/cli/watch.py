@@ -16,6 +16,7 @@ from tune_speed.cli.common import (
     say,
     say_json,
     show_parts,
+    store,
 )
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import counted
@@ -40,10 +41,9 @@ def watch(
     from tune_speed.reporting.study.reader import StudyReader
     from tune_speed.reporting.table import PlainConsole
     from tune_speed.reporting.watch import loop, screen, status
-    from tune_speed.tracking.store.store import Store
 
     try:
-        reader = StudyReader(Store(), study)
+        reader = StudyReader(store(), study)
         if once:
             seen = status.glance(reader.read(with_boards=False))
             if as_json:
@@ -81,9 +81,8 @@ def forecast(
     Example: tune-speed forecast digits_quickstart --target 0.98
     """
     from tune_speed.api.forecasted import Forecasted
-    from tune_speed.tracking.store.store import Store
 
-    found = Forecasted.of(Store(), study, target=target, time_budget=time_budget)
+    found = Forecasted.of(store(), study, target=target, time_budget=time_budget)
     say_json(found.as_dict()) if as_json else show_parts(found.parts())
 
 
@@ -106,7 +105,6 @@ def serve(
     """
     from tune_speed.reporting.server import run
     from tune_speed.reporting.server.helm import Helm
-    from tune_speed.tracking.store.store import Store
     from tune_speed.tuning.driver import control
 
     def send(study: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +121,7 @@ def serve(
 
     try:
         run.serve(
-            Store(),
+            store(),
             host=host,
             port=port,
             recipe_yaml=recipe_text,
@@ -155,10 +153,9 @@ def report(
     from tune_speed.reporting.page.site import study_page
     from tune_speed.reporting.study.reader import read_study
     from tune_speed.runtime.atomic_file import replace_text
-    from tune_speed.tracking.store.store import Store
 
     started = time.monotonic()
-    view = read_study(Store(), study, finalists=finalists)
+    view = read_study(store(), study, finalists=finalists)
     text = study_page(view, recipe_yaml=recipe_text)
     # A browser may reload the page while a running study's report is made again.
     replace_text(html, text, hint="name another one with --html")

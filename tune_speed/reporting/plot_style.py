@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError, writing
 from tune_speed.core.text import printable
 
 if TYPE_CHECKING:
@@ -27,11 +27,9 @@ def write_figure(
     figure: "Figure", path: Path, *, dpi: float = DPI, facecolor: str = "auto"
 ) -> None:
     """Writes a picture in the format of the path's suffix. Raises: StorageError."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi, facecolor=facecolor)
-    except OSError as error:
-        raise unwritable(path, error) from error
 
 
 def folded(text: str, width: int) -> str:

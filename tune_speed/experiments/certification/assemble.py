@@ -69,11 +69,8 @@ def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
     is_reached = 2 * parts.statistics.hits > len(placed.runs)
     return last.model_copy(
         update={
-            "study": own.study,
-            "trial_id": own.trial_id,
-            "params": own.params,
+            **{n: getattr(own, n) for n in ("study", "trial_id", "params", "space_hash")},
             "proposal_reason": ProposalReason.of(ProposalKind.OTHER, text=of.chosen_by),
-            "space_hash": own.space_hash,
             "kind": "certified",
             "status": Status.REACHED if is_reached else Status.MISSED,
             "runs": placed.runs,
