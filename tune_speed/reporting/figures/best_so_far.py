@@ -103,9 +103,10 @@ def _tell_first(canvas: Canvas, x: float, clock_s: float) -> None:
 
 def _alt(ended: list[Moment], best: list[Moment], measure: facts.Measure, hits: int) -> str:
     (first_s, _, first), (last_s, _, last) = best[0], best[-1]
+    after = facts.duration(first_s)
     start = (
         f"{hits} of {counted(len(ended), 'trial')} {measure.target.did_meet}, the first of them"
-        f" ({facts.name_of(first)}, {measure.text(first)}) after {facts.duration(first_s)} of search; "
+        f" ({facts.name_of(first)}, {measure.text(first)}) after {after} of search; "
     )
     end = facts.duration(ended[-1].clock_s)
     if first is last:
