@@ -140,8 +140,6 @@ class Importance:
 
 
 class _Words(NamedTuple):
-    """What a question is about, in words."""
-
     title: str
     counted: str
     least: int

@@ -137,8 +137,6 @@ class TrialThread:
 
 @dataclass
 class _Taken:
-    """The trial that a process has taken."""
-
     spec: SpecBase
     config: Mapping[str, Any]
     started_at: str = field(default_factory=utc_now)
