@@ -25,22 +25,9 @@ if TYPE_CHECKING:
     from tune_speed.api.trained import Compared, Trained
 
 __all__ = [
-    "Ablated",
-    "Certified",
-    "Compared",
-    "Predicted",
-    "Results",
-    "Steering",
-    "Study",
-    "Trained",
-    "__version__",
-    "ablate",
-    "certify",
-    "predict",
-    "search",
-    "steer",
-    "train",
-]
+    "Ablated", "Certified", "Compared", "Predicted", "Results", "Steering", "Study", "Trained",
+    "__version__", "ablate", "certify", "predict", "search", "steer", "train",
+]  # fmt: skip
 
 # Lazily, as most need pandas or torch.
 __getattr__ = lazy_names(

@@ -299,11 +299,8 @@ def steer(study: "str | Study") -> "Steering":
 
     Raises: ConfigError if there is no such study here.
     """
-    from tune_speed.api.calls import Steering
-    from tune_speed.tuning.driver.control import folder_of
-
     name = study if isinstance(study, str) else study.name
-    folder_of(name)
+    control.folder_of(name)
     return Steering(name)
 
 

@@ -153,10 +153,7 @@ class Forecasted(Shown):
             "study": self.study,
             "target": self.target.model_dump(mode="json", include={"metric", "value", "mode"}),
             "met_by": self.met_by,
-            "trials": self.trials,
-            "best": self.best,
-            "spent_s": self.spent_s,
-            "chance": self.chance,
+            **{name: getattr(self, name) for name in ("trials", "best", "spent_s", "chance")},
             "first_hit_s": hit_s,
             "budgets": [{**row._asdict(), "best": row.best._asdict()} for row in self.rows],
         }

@@ -17,7 +17,7 @@ from rich.console import RenderableType
 from tune_speed.api.entry import check_least, in_python, load_plugins
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError, writing
 from tune_speed.core.text import counted
 from tune_speed.experiments.predictions import columns_of, labelled, predictions, values_of
 from tune_speed.reporting.table import Table
@@ -139,13 +139,10 @@ def _writing(output: str | Path | None, columns: list[str]) -> Iterator[Callable
     path = Path(os.devnull if output is None else output)
     if output is not None and path.suffix not in (".csv", ".jsonl"):
         raise ConfigError.of("output", "must end in .csv or .jsonl", given=str(path))
-    try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            if path.suffix == ".jsonl":
-                yield lambda row: file.write(f"{json.dumps(row)}\n")
-            else:
-                table = csv.DictWriter(file, columns, lineterminator="\n")
-                table.writeheader()
-                yield table.writerow
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with writing(path), path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".jsonl":
+            yield lambda row: file.write(f"{json.dumps(row)}\n")
+        else:
+            table = csv.DictWriter(file, columns, lineterminator="\n")
+            table.writeheader()
+            yield table.writerow

@@ -69,10 +69,7 @@ _TRIAL = Column("number of the trial in its study: t0007", TEXT)
 _RUN_ID = Column("run in MLflow", TEXT)
 
 COLUMNS: dict[str, dict[str, Column]] = {
-    "best": {
-        **_columns_of(Board),
-        **_columns_of(Row),
-    },
+    "best": {**_columns_of(Board), **_columns_of(Row)},
     "studies": {
         "study": _STUDY,
         "workload": Column("name of the workload", TEXT),

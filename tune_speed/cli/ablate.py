@@ -31,8 +31,7 @@ def ablate(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each arm; default 5.")] = None,
     retune: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Re-tune this number for each arm: `lr`."),
+        str | None, typer.Option(metavar="FIELD", help="Re-tune this number for each arm: `lr`.")
     ] = None,
     set_: common.SetOption = None,
     plugin: common.PluginOption = None,
@@ -85,8 +84,7 @@ def show_ablated(found: "Ablated", form: common.Format) -> None:
 
 def replicate(
     name: Annotated[
-        str | None,
-        typer.Argument(help="A replication, the number of its experiment, or its file."),
+        str | None, typer.Argument(help="A replication, the number of its experiment, or its file.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Say which there are.")] = False,
     profile: Annotated[

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import psutil
 import typer
 
-from tune_speed.cli.common import NOT_REACHED, JsonOption, PluginOption, print_rows, say_json
+from tune_speed.cli.common import NOT_REACHED, JsonOption, PluginOption, print_rows, say_json, store
 from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.folders import default_cache_dir, studies_folder
 from tune_speed.core.version import installed_version
@@ -148,11 +148,9 @@ def _ray() -> tuple[bool, str]:
 
 
 def _mlflow() -> tuple[bool, str]:
-    from tune_speed.tracking.store.store import Store
-
-    store = Store()
-    store.create()
-    return True, str(store)
+    found = store()
+    found.create()
+    return True, str(found)
 
 
 def _leftovers() -> tuple[bool, str]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tune_speed.api.study import Study
     from tune_speed.core.comparability import Totals
     from tune_speed.core.records import Recommended, TrialRecord
+    from tune_speed.tracking.store.store import Store
 
 STUDY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 PROPOSED = re.compile(rb'\{"event": "proposed", "trial_id": "(t[0-9]{4,})"')
@@ -161,14 +162,12 @@ SaveOption = Annotated[
 RecipeArgument = Annotated[
     str,
     typer.Argument(
-        help="A recipe file, a shipped one's name, or an MLflow run id.",
-        autocompletion=files,
+        help="A recipe file, a shipped one's name, or an MLflow run id.", autocompletion=files
     ),
 ]
 StudyArgument = Annotated[str, typer.Argument(help="A study in MLflow.", autocompletion=studies)]
 StudyOption = Annotated[
-    str | None,
-    typer.Option("--study", help="Only this study.", autocompletion=studies),
+    str | None, typer.Option("--study", help="Only this study.", autocompletion=studies)
 ]
 WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
 DeviceOption = Annotated[
@@ -182,6 +181,13 @@ BOARD_WIDTH = 200
 def note(line: str) -> None:
     """Prints a line on stderr, never as markup."""
     print(printable_lines(line), file=sys.stderr, flush=True)
+
+
+def store() -> "Store":
+    """Returns the store at $MLFLOW_TRACKING_URI, or that of this folder."""
+    from tune_speed.tracking.store.store import Store
+
+    return Store()
 
 
 def note_saved(file: Path, *, is_saved: bool) -> None:

@@ -68,12 +68,11 @@ def best(
     from tune_speed.reporting.leaderboard.queries import find_boards
     from tune_speed.tracking.filter.where import where_of
     from tune_speed.tracking.reader.queries import Query
-    from tune_speed.tracking.store.store import Store
 
     common.check_export(export, format_)
     only = where_of(where)
     query = Query(study=study, workload=workload, device=device, kind=kind, where=only)
-    boards = find_boards(Store(), query, target=target, top=top, order=sort)
+    boards = find_boards(common.store(), query, target=target, top=top, order=sort)
     shown = _boards_in("json" if as_json else "table", boards)
     common.show_parts([shown], piped_width=common.BOARD_WIDTH)
     if export is not None:
@@ -120,9 +119,8 @@ def leaderboard(
     from tune_speed.reporting.leaderboard.queries import find_boards, find_history
     from tune_speed.tracking.filter.where import where_of
     from tune_speed.tracking.reader.queries import Query
-    from tune_speed.tracking.store.store import Store
 
-    store = Store()
+    store = common.store()
     only = where_of(where)
     query = Query(study=study, workload=workload, device=device, kind=kind, where=only)
     form = "json" if as_json else format_
@@ -177,7 +175,6 @@ def _export(boards: list["Board"], path: Path, form: common.RecipeFormat | None)
     from tune_speed.core.comparability import board_key
     from tune_speed.tracking.reader.leaders import find_leaders
     from tune_speed.tracking.reader.queries import Query, find_trial
-    from tune_speed.tracking.store.store import Store
 
     with_rows = [board for board in boards if board.rows and board.rows[0].rank is not None]
     # What is certified is known better than what a search found.
@@ -196,7 +193,7 @@ def _export(boards: list["Board"], path: Path, form: common.RecipeFormat | None)
     # Of a search, what is recommended: its fastest run was lucky.
     name = row.run_id if best is None else f"{best.study}/{best.trial_id}"
     assert name is not None
-    store = Store()
+    store = common.store()
     found = find_trial(store, name)
     record, run_id = found.record, found.run_id
     # --where may leave out trials of the search, but its cost counts all of them.

@@ -60,31 +60,11 @@ def begin(
 
 
 for command in (
-    search.init,
-    search.search,
-    train.train,
-    search.certify,
-    predict.predict,
-    predict.export,
-    ablate.ablate,
-    ablate.replicate,
-    leaderboard.best,
-    leaderboard.leaderboard,
-    show.list_,
-    show.show,
-    watch.report,
-    train.profile,
-    show.compare,
-    watch.watch,
-    watch.forecast,
-    watch.serve,
-    steer.try_,
-    steer.steer,
-    steer.note,
-    steer.delete,
-    simulate.simulate,
-    show.schema,
-    checks.doctor,
+    *(search.init, search.search, train.train, search.certify, predict.predict, predict.export),
+    *(ablate.ablate, ablate.replicate, leaderboard.best, leaderboard.leaderboard, show.list_),
+    *(show.show, watch.report, train.profile, show.compare, watch.watch, watch.forecast),
+    *(watch.serve, steer.try_, steer.steer, steer.note, steer.delete, simulate.simulate),
+    *(show.schema, checks.doctor),
 ):
     # `list_` has its underscore only because `list` is Python's.
     app.command(command.__name__.rstrip("_"))(command)

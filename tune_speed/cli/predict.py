@@ -71,10 +71,9 @@ def export(
 
     saved, done = SavedModel.read(model, torch.device("cpu")), dict[str, str | float]()
     if register is not None:
-        from tune_speed.tracking.store.store import Store
         from tune_speed.tracking.writer import models
 
-        store = Store()
+        store = common.store()
         done["registered"] = models.register(store, saved.log(store, run_id=None), register)
     if onnx is not None:
         from tune_speed.experiments.exports.onnx_graph import write_onnx

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 AddressOption = Annotated[
     str | None,
     typer.Option(
-        "--address",
-        help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one.",
+        "--address", help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one."
     ),
 ]
 
@@ -50,8 +49,7 @@ def search(
         bool, typer.Option("--resume", help="Resume this study; no finished trial runs again.")
     ] = False,
     from_mlflow: Annotated[
-        bool,
-        typer.Option("--from-mlflow", help="Rebuild a lost ledger from MLflow, then resume."),
+        bool, typer.Option("--from-mlflow", help="Rebuild a lost ledger from MLflow, then resume.")
     ] = False,
     download: common.DownloadOption = False,
     verbose: Annotated[
@@ -179,7 +177,6 @@ def _function(train: str | None, address: str | None) -> Callable[..., Any] | No
     if train is None:
         return None
     from tune_speed.api.entry import agree_on_token
-    from tune_speed.cli.search import function_of
 
     # Before the file runs: it may import Ray, which reads RAY_AUTH_MODE once, on import.
     agree_on_token(address)
@@ -198,8 +195,6 @@ def _end_of_certification(found: "Certified", train: str | None, *, is_shown: bo
 
 
 def _certify_command(study: str, train: str | None) -> str:
-    from tune_speed.cli.search import again_with
-
     return f"tune-speed certify {shlex.quote(study)}{'' if train is None else again_with(train)}"
 
 
@@ -308,7 +303,6 @@ def again_with(name: str) -> str:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Returns file and function. Raises: ConfigError if one of them is missing."""
     from tune_speed.components.plugins.source import refusal
 
     # From the right, as a path may hold colons and a function's name cannot.

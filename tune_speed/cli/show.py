@@ -17,22 +17,9 @@ if TYPE_CHECKING:
 UI_ADDRESS = "http://127.0.0.1:5000"
 
 Listing = Literal[
-    "workloads",
-    "models",
-    "optimizers",
-    "schedules",
-    "datasets",
-    "loaders",
-    "augmentation",
-    "speedups",
-    "orders",
-    "metrics",
-    "techniques",
-    "fields",
-    "papers",
-    "studies",
-    "trials",
-]
+    "workloads", "models", "optimizers", "schedules", "datasets", "loaders", "augmentation",
+    "speedups", "orders", "metrics", "techniques", "fields", "papers", "studies", "trials",
+]  # fmt: skip
 
 
 def list_(
@@ -42,8 +29,7 @@ def list_(
         typer.Argument(help="Explain this entry: its source and its fields. Of trials: the study."),
     ] = None,
     study: Annotated[
-        str | None,
-        typer.Option(help="Of trials: the study.", autocompletion=common.studies),
+        str | None, typer.Option(help="Of trials: the study.", autocompletion=common.studies)
     ] = None,
     where: Annotated[
         str | None,
@@ -100,8 +86,7 @@ def list_(
 
 def show(
     run_id: Annotated[
-        str,
-        typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=common.trials),
+        str, typer.Argument(help="An MLflow run id, or STUDY/TRIAL.", autocompletion=common.trials)
     ],
     export: common.ExportOption = None,
     format_: common.RecipeFormatOption = None,
@@ -117,10 +102,9 @@ def show(
     from tune_speed.reporting.trials.text import describe
     from tune_speed.tracking.notes import NO_NOTE, notes_of, trial_key
     from tune_speed.tracking.reader.queries import find_trial
-    from tune_speed.tracking.store.store import Store
 
     common.check_export(export, format_)
-    store = Store()
+    store = common.store()
     tracked = find_trial(store, run_id)
     record = tracked.record
     key = trial_key(record.trial_id, record.kind)
@@ -177,9 +161,8 @@ def compare(
     """
     from tune_speed.reporting.trials.comparison import compare_records
     from tune_speed.tracking.reader.queries import find_trial
-    from tune_speed.tracking.store.store import Store
 
-    store = Store()
+    store = common.store()
     # By run id: one result may be given twice, as its id and as STUDY/TRIAL.
     found = list({trial.run_id: trial for trial in (find_trial(store, n) for n in runs)}.values())
     if len(found) == 1 and not with_paper:
@@ -249,7 +232,6 @@ def _field_rows() -> list[dict[str, Any]]:
 def _study_rows() -> list[dict[str, Any]]:
     from tune_speed.core.records import Status
     from tune_speed.tracking.reader.studies import list_studies
-    from tune_speed.tracking.store.store import Store
 
     return [
         {
@@ -263,16 +245,12 @@ def _study_rows() -> list[dict[str, Any]]:
             "last_activity": study.last_activity,
             "is_running": study.is_running,
         }
-        for study in list_studies(Store())
+        for study in list_studies(common.store())
     ]
 
 
 def _print_trials(
-    study: str | None,
-    where: str | None,
-    top: int | None,
-    form: common.ListFormat,
-    out: Path | None,
+    study: str | None, where: str | None, top: int | None, form: common.ListFormat, out: Path | None
 ) -> None:
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
@@ -283,9 +261,8 @@ def _print_trials(
     from tune_speed.tracking.filter.where import where_of
     from tune_speed.tracking.notes import read_notes
     from tune_speed.tracking.reader.queries import Query, by_board, find_trials
-    from tune_speed.tracking.store.store import Store
 
-    store = Store()
+    store = common.store()
     found = find_trials(store, Query(study=study, where=where_of(where)))
     boards = groupby(by_board(found), key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.

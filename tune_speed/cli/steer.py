@@ -131,9 +131,8 @@ def note(
     Example: tune-speed note digits_quickstart/t0007 'plateaus early' --star
     """
     from tune_speed.tracking.notes import read_notes, write_note
-    from tune_speed.tracking.store.store import Store
 
-    store = Store()
+    store = common.store()
     if text is not None or star is not None:
         name, said = write_note(store, trial, text=text, star=star)
         notes = {name: said}
@@ -164,10 +163,9 @@ def delete(
     from tune_speed.study.schema import check_study_name
     from tune_speed.tracking.notes import discard_study
     from tune_speed.tracking.reader.studies import list_studies
-    from tune_speed.tracking.store.store import Store
 
     check_study_name(study)
-    store, folder = Store(), studies_folder() / study
+    store, folder = common.store(), studies_folder() / study
     studies = {each.name: each for each in list_studies(store)}
     found = studies.get(study)
     if found is None and not folder.is_dir() and not folder.is_symlink():

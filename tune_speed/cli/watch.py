@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed.cli.common import (
-    INTERRUPTED,
-    JsonOption,
-    StudyArgument,
-    note,
-    say,
-    say_json,
-    show_parts,
-)
+from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import counted
 
@@ -25,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def watch(
-    study: StudyArgument,
+    study: common.StudyArgument,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and end.")] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Show a study while it is searched, from any shell; ends when its search ends.
 
@@ -40,16 +32,15 @@ def watch(
     from tune_speed.reporting.study.reader import StudyReader
     from tune_speed.reporting.table import PlainConsole
     from tune_speed.reporting.watch import loop, screen, status
-    from tune_speed.tracking.store.store import Store
 
     try:
-        reader = StudyReader(Store(), study)
+        reader = StudyReader(common.store(), study)
         if once:
             seen = status.glance(reader.read(with_boards=False))
             if as_json:
-                say_json(status.as_dict(seen))
+                common.say_json(status.as_dict(seen))
             else:
-                show_parts([screen.screen(seen)])
+                common.show_parts([screen.screen(seen)])
         elif as_json:
             loop.watch(reader, loop.Json(), interval_s=interval)
         # Only a terminal can be redrawn; piped, each change is a line.
@@ -59,12 +50,12 @@ def watch(
         else:
             loop.watch(reader, loop.Lines(PlainConsole()), interval_s=interval)
     except KeyboardInterrupt:
-        note("stopped watching; the search is not touched")
-        raise typer.Exit(INTERRUPTED) from None
+        common.note("stopped watching; the search is not touched")
+        raise typer.Exit(common.INTERRUPTED) from None
 
 
 def forecast(
-    study: StudyArgument,
+    study: common.StudyArgument,
     target: Annotated[
         float | None, typer.Option(help="Another value of the target's metric.")
     ] = None,
@@ -72,7 +63,7 @@ def forecast(
         str | None,
         typer.Option(help="Search on for this long; default: what is left, else as long again."),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Forecast a search: the chance to meet a target, and the best one by the budget left.
 
@@ -81,10 +72,9 @@ def forecast(
     Example: tune-speed forecast digits_quickstart --target 0.98
     """
     from tune_speed.api.forecasted import Forecasted
-    from tune_speed.tracking.store.store import Store
 
-    found = Forecasted.of(Store(), study, target=target, time_budget=time_budget)
-    say_json(found.as_dict()) if as_json else show_parts(found.parts())
+    found = Forecasted.of(common.store(), study, target=target, time_budget=time_budget)
+    common.say_json(found.as_dict()) if as_json else common.show_parts(found.parts())
 
 
 def serve(
@@ -95,7 +85,7 @@ def serve(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="No buttons that steer searches.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Show all studies in a browser while they are searched. Ctrl-C ends it (exit code 130).
 
@@ -106,7 +96,6 @@ def serve(
     """
     from tune_speed.reporting.server import run
     from tune_speed.reporting.server.helm import Helm
-    from tune_speed.tracking.store.store import Store
     from tune_speed.tuning.driver import control
 
     def send(study: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,16 +103,16 @@ def serve(
 
     def announce(address: str) -> None:
         if as_json:
-            say_json({"url": address})
+            common.say_json({"url": address})
         else:
-            say(f"open it in a browser: {address}")
+            common.say(f"open it in a browser: {address}")
         # Nothing more is printed there, and a pipe would wait for more.
         sys.stdout.flush()
-        note("Ctrl-C ends it")
+        common.note("Ctrl-C ends it")
 
     try:
         run.serve(
-            Store(),
+            common.store(),
             host=host,
             port=port,
             recipe_yaml=recipe_text,
@@ -131,12 +120,12 @@ def serve(
             helm=None if read_only else Helm(look=control.outlook, send=send),
         )
     except KeyboardInterrupt:
-        note("stopped serving; searches are not touched")
-        raise typer.Exit(INTERRUPTED) from None
+        common.note("stopped serving; searches are not touched")
+        raise typer.Exit(common.INTERRUPTED) from None
 
 
 def report(
-    study: StudyArgument,
+    study: common.StudyArgument,
     html: Annotated[Path, typer.Option(help="Write the page to this file.")] = Path("report.html"),
     png: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write each figure for a slide too.")
@@ -144,7 +133,7 @@ def report(
     finalists: Annotated[
         int, typer.Option(min=1, help="Fastest trials whose curves are drawn.")
     ] = 10,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Write a study as one HTML page: the answer, figures, all trials. It needs no network.
 
@@ -155,10 +144,9 @@ def report(
     from tune_speed.reporting.page.site import study_page
     from tune_speed.reporting.study.reader import read_study
     from tune_speed.runtime.atomic_file import replace_text
-    from tune_speed.tracking.store.store import Store
 
     started = time.monotonic()
-    view = read_study(Store(), study, finalists=finalists)
+    view = read_study(common.store(), study, finalists=finalists)
     text = study_page(view, recipe_yaml=recipe_text)
     # A browser may reload the page while a running study's report is made again.
     replace_text(html, text, hint="name another one with --html")
@@ -174,15 +162,15 @@ def report(
             "png": [str(path) for path in pictures],
             "is_running": view.is_running,
         }
-        say_json(facts)
+        common.say_json(facts)
         return
     size_mb = html.stat().st_size / 1e6
     if pictures:
-        say(f"wrote {png}: {', '.join(path.name for path in pictures)}")
-    say(f"wrote {html}: {counted(trials, 'trial')}, {size_mb:.2f} MB, in {took_s:.1f} s")
-    say(f"open it in a browser: {html.absolute().as_uri()}")
+        common.say(f"wrote {png}: {', '.join(path.name for path in pictures)}")
+    common.say(f"wrote {html}: {counted(trials, 'trial')}, {size_mb:.2f} MB, in {took_s:.1f} s")
+    common.say(f"open it in a browser: {html.absolute().as_uri()}")
     if view.is_running:
-        note("the study is still running; give the same command again to see more")
+        common.note("the study is still running; give the same command again to see more")
 
 
 def recipe_text(trial: "ViewedTrial") -> str:
@@ -197,7 +185,6 @@ def recipe_text(trial: "ViewedTrial") -> str:
 
 
 def _draw(view: "StudyView", folder: Path) -> list[Path]:
-    """Writes each figure of each part into `folder`; returns the files. Raises: StorageError."""
     from tune_speed.reporting.figures import FIGURES, draw_png
 
     several = len(view.parts) > 1

@@ -31,26 +31,10 @@ if TYPE_CHECKING:
     from tune_speed.data.base import Counts, DatasetConfig, DecodedData, Images, OnProgress
 
 __all__ = [
-    "Averager",
-    "Config",
-    "Counts",
-    "DatasetConfig",
-    "DecodedData",
-    "Factors",
-    "Images",
-    "Metric",
-    "ModelConfig",
-    "Normalisation",
-    "OnProgress",
-    "OptimizerConfig",
-    "Problem",
-    "RecipeView",
-    "ScheduleConfig",
-    "Shape",
-    "Slot",
-    "SpeedupConfig",
-    "Start",
-]
+    "Averager", "Config", "Counts", "DatasetConfig", "DecodedData", "Factors", "Images", "Metric",
+    "ModelConfig", "Normalisation", "OnProgress", "OptimizerConfig", "Problem", "RecipeView",
+    "ScheduleConfig", "Shape", "Slot", "SpeedupConfig", "Start",
+]  # fmt: skip
 
 # Lazily: each sub-package imports this one first.
 __getattr__ = lazy_names(

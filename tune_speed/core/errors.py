@@ -6,6 +6,8 @@ Exit code 0: done; 1: no target was met, or a bug; 130: Ctrl-C.
 import errno
 import os
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -102,6 +104,15 @@ def unwritable(path: Path, error: OSError, *, hint: str = "") -> ConfigError | S
     ways = ", or ".join(filter(None, (_REMEDIES.get(error.errno or 0), hint)))
     why = why or f"{error.strerror or error}.{ways and f' {ways[0].upper()}{ways[1:]}.'}"
     return StorageError(f"{path} cannot be written: {why}")
+
+
+@contextmanager
+def writing(path: Path, *, hint: str = "") -> Iterator[None]:
+    """Raises: ConfigError or StorageError, as `unwritable` says, for an OSError within."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error, hint=hint) from error
 
 
 def _in_the_way(path: Path, error: OSError) -> str:

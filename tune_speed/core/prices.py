@@ -36,11 +36,6 @@ def own_prices() -> Mapping[str, float]:
     return _read(file, changed_at)
 
 
-def price_of(device_type: str, stated: Mapping[str, float]) -> float | None:
-    """Returns an hour's price of one device, `stated` first; None: unknown. Raises: ConfigError."""
-    return {**own_prices(), **stated}.get(device_type)
-
-
 @cache
 def _read(file: Path, changed_at: int) -> Mapping[str, float]:
     try:

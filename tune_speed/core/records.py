@@ -22,8 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from tune_speed.core.config import Config
-from tune_speed.core.prices import Prices, price_of
+from tune_speed.core.config import Config, left_out
+from tune_speed.core.prices import Prices, own_prices
 from tune_speed.core.renamed import with_one_target, with_present_names
 from tune_speed.core.text import Interval, chance_text, counted, interval_fields
 from tune_speed.core.words import (
@@ -224,7 +224,7 @@ class StepTime(Record):
     """What else was at work meanwhile, in words; empty: nothing that could be seen."""
     num_windows: Count = 1
     """Windows that it is the mean of, at the machine's speed that `reference_s` says."""
-    power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    power_w: Amount | None = left_out(None)
     """Mean power of the device meanwhile [W]; None: it counts no energy, or strangers took some."""
 
 
@@ -298,13 +298,11 @@ class RunResult(Record):
     accumulation_steps: int | None = None
     device: Device = Device(type="cpu", threads=0)
     """Its devices, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
-    power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    power_w: Amount | None = left_out(None)
     """Mean power of its devices in training, with nobody else on them [W]; None: not known."""
-    idle_power_w: Amount | None = Field(default=None, exclude_if=lambda power_w: power_w is None)
+    idle_power_w: Amount | None = left_out(None)
     """Their power while nothing trained, measured before [W]; None: not known."""
-    normalisation: Normalisation | None = Field(
-        default=None, exclude_if=lambda found: found is None
-    )
+    normalisation: Normalisation | None = left_out(None)
     """Statistics that came with the weights, by which images were normalised; None: those of the
     training part, as for all weights in earlier versions."""
     traceback: str | None = None
@@ -409,7 +407,7 @@ class TrialRecord(Record):
         PlainSerializer(lambda own, info: in_words(own) if info.context == IN_WORDS else own),
     ] = None
     """Of a certified result: all that `certificate.Certificate` holds."""
-    prices: Prices = Field(default={}, exclude_if=lambda prices: not prices)
+    prices: Prices = left_out({})
     """Prices of an hour by type of device, as its study file says; none: see `price_per_hour`."""
 
     @model_validator(mode="before")
@@ -444,7 +442,8 @@ class TrialRecord(Record):
     @property
     def price_per_hour(self) -> float | None:
         """Price of an hour on its devices, the study file's before the user's; None: not known."""
-        return _product(price_of(str(self.device.one), self.prices), self.device.count)
+        price = {**own_prices(), **self.prices}.get(str(self.device.one))
+        return _product(price, self.device.count)
 
     def cost_of(self, time_s: float | None) -> float | None:
         """Returns time / 3600 · price per hour; None: not known."""
@@ -505,11 +504,11 @@ class Recommended(Record):
     """Those that met the target."""
     chance: Interval | None = None
     """Probability that another run meets the target, and 95 %; None: there is no model."""
-    final: float | None = Field(default=None, exclude_if=lambda final: final is None)
+    final: float | None = left_out(None)
     """Mean metric at the end of its runs, where their length is fixed; else None."""
     expected_s: Amount
     """Expected time to target where each miss is run again [s]."""
-    metric: Interval | None = Field(default=None, exclude_if=lambda metric: metric is None)
+    metric: Interval | None = left_out(None)
     """Expected metric of another run, and 95 %, where the best is sought in a time; else None."""
 
     @model_validator(mode="before")

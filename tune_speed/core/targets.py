@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.core.config import Config
+from tune_speed.core.config import Config, left_out
 from tune_speed.core.records import Evaluation
 from tune_speed.core.words import StopKind
 
@@ -26,9 +26,7 @@ class Target(Config):
     """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     mode: Literal["max", "min"] = "max"
     """Whether more is better, or less, as of a loss."""
-    within_s: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, exclude_if=lambda limit: limit is None
-    )
+    within_s: Annotated[float, Field(gt=0)] | None = left_out(None)
     """What counts is not the time but the metric of runs that end within this [s]: the better, the
     better. `value` is then the worst that counts at all. The short form is `goal`."""
 

@@ -46,12 +46,10 @@ class _Window:
     powers_w: list[float | None] = field(default_factory=list)
 
     def add(self, block_s: float, num_steps: int) -> None:
-        """Adds a block."""
         self.times_s.append(block_s / num_steps)
         self.total_s, self.num_steps = self.total_s + block_s, self.num_steps + num_steps
 
     def joined(self, turn: "_Window") -> "_Window":
-        """Returns this window with those of one more turn."""
         return _Window(
             self.times_s + turn.times_s,
             self.total_s + turn.total_s,
@@ -124,7 +122,6 @@ class _Count:
         self.is_first = True
 
     def resume(self, earlier: CountedSteps, now_s: float) -> None:
-        """Continues from another process's count."""
         self.steps = earlier.steps
         self.other_s = earlier.other_s
         self.passed_s = earlier.passed_s

@@ -167,7 +167,6 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._is_paused = False
 
     def _continue(self) -> None:
-        """Continues the clock. Raises: ConfigError if the evaluation lacked the metric."""
         if self._is_awaited and not self._has_ended:
             found = ", ".join(sorted(self._others)) or "nothing"
             raise ConfigError.of(

@@ -140,8 +140,6 @@ class Importance:
 
 
 class _Words(NamedTuple):
-    """What a question is about, in words."""
-
     title: str
     counted: str
     least: int
@@ -224,7 +222,6 @@ def _answer(
 def _shares(
     columns: Sequence[Column], chosen: Floats, outcome: Floats, *, seed: int
 ) -> tuple[float, list[ParamImportance]]:
-    """Returns the forest's out-of-bag R², and each setting's share."""
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.inspection import permutation_importance
 

@@ -4,14 +4,12 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError, writing
 from tune_speed.core.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-    from matplotlib.ticker import Locator
 
 # Okabe and Ito's, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
@@ -29,11 +27,9 @@ def write_figure(
     figure: "Figure", path: Path, *, dpi: float = DPI, facecolor: str = "auto"
 ) -> None:
     """Writes a picture in the format of the path's suffix. Raises: StorageError."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi, facecolor=facecolor)
-    except OSError as error:
-        raise unwritable(path, error) from error
 
 
 def folded(text: str, width: int) -> str:
@@ -42,18 +38,12 @@ def folded(text: str, width: int) -> str:
     return "\n".join(printable(line).replace("$", r"\$") for line in textwrap.wrap(text, width))
 
 
-def plain_ticks(axis: "Axis", locator: "Locator") -> None:
-    """Gives an axis plain numbers, such as 0.02 and 5, and none between them."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axis.set_major_locator(locator)
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
 def log_scales(panel: "Axes") -> None:
-    from matplotlib.ticker import LogLocator
+    """Gives both axes plain numbers, such as 0.02 and 5, and none between them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     panel.set(xscale="log", yscale="log")
     for axis in (panel.xaxis, panel.yaxis):
-        plain_ticks(axis, LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())

@@ -7,24 +7,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tune_speed.core.errors import unwritable
+from tune_speed.core.errors import writing
 
 
 def replace_text(path: Path, text: str, *, hint: str = "") -> None:
     """Replaces a file, or a link's file, by a text. Raises: StorageError, ConfigError."""
-    try:
-        with write_atomically(path) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise unwritable(path, error, hint=hint) from error
+    with writing(path, hint=hint), write_atomically(path) as file:
+        file.write(text.encode())
 
 
 def write_file(path: Path, content: bytes) -> None:
     """Writes a file, which may be a pipe. Raises: StorageError, ConfigError if it has no folder."""
-    try:
+    with writing(path):
         path.write_bytes(content)
-    except OSError as error:
-        raise unwritable(path, error) from error
 
 
 @contextmanager

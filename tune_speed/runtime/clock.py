@@ -58,20 +58,16 @@ class Clock:
         self._waited_before_s = self._turnstile.waited_s
         self._role = ExitStack()
         self._seconds: dict[Span, float] = dict.fromkeys(SPANS, 0.0)
-        self._current: Span | None = None
+        self.current: Span | None = None
+        """The span that runs; None: none does."""
         self._started = self._born = now()
         self._energy_j: Callable[[], float | None] = energy_j
         self._began_j: float | None = None
         self._metered_j = self._metered_s = 0.0
 
-    @property
-    def current(self) -> Span | None:
-        """The span that runs; None where only `wall_s` does."""
-        return self._current
-
     def start(self, span: Span) -> None:
         """Begins `span` once the device has done what was queued before."""
-        assert self._current is None, f"{span} started while {self._current} runs"
+        assert self.current is None, f"{span} started while {self.current} runs"
         heartbeat.beat()
         self._synchronize()
         if span in BUSY:
@@ -82,20 +78,20 @@ class Clock:
             # Before the clock runs: NVML takes milliseconds to answer, which would count at every
             # evaluation.
             self._began_j = self._energy_j()
-        self._current, self._started = span, self._now()
+        self.current, self._started = span, self._now()
 
     def stop(self) -> None:
         """Ends the current span once the device has done what was queued in it."""
-        assert self._current is not None, "no span runs"
+        assert self.current is not None, "no span runs"
         self._synchronize()
         took_s = self._now() - self._started
         heartbeat.beat()
-        self._seconds[self._current] += took_s
-        ended_j = self._energy_j() if self._current == "train_s" else None
+        self._seconds[self.current] += took_s
+        ended_j = self._energy_j() if self.current == "train_s" else None
         if self._began_j is not None and ended_j is not None:
             self._metered_j += ended_j - self._began_j
             self._metered_s += took_s
-        self._current = None
+        self.current = None
         self._role.close()
 
     @property
@@ -121,17 +117,17 @@ class Clock:
         heartbeat.beat()
         if not self._turnstile.must_wait():
             return
-        assert self._current is not None, "no span runs"
+        assert self.current is not None, "no span runs"
         self._synchronize()
-        self._seconds[self._current] += self._now() - self._started
+        self._seconds[self.current] += self._now() - self._started
         self._turnstile.wait()
         self._started = self._now()
 
     def release(self) -> None:
         """Ends a span that an error left running; does not wait for a device that may be broken."""
-        if self._current is not None:
-            self._seconds[self._current] += self._now() - self._started
-        self._current = None
+        if self.current is not None:
+            self._seconds[self.current] += self._now() - self._started
+        self.current = None
         self._role.close()
 
     def resume(self, earlier: Clocks) -> None:
@@ -143,7 +139,7 @@ class Clock:
 
     def elapsed(self, span: Span) -> float:
         """Returns the seconds of `span` so far, without waiting for the device."""
-        running = self._now() - self._started if self._current == span else 0.0
+        running = self._now() - self._started if self.current == span else 0.0
         return self._seconds[span] + running
 
     def clocks(self) -> Clocks:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tune_speed.core.errors import StorageError, unwritable
+from tune_speed.core.errors import StorageError, writing
 from tune_speed.runtime import heartbeat
 
 POLL_S = 0.05
@@ -43,10 +43,8 @@ def file_lock(path: Path, *, wait_s: float, is_renewed: bool = False) -> Iterato
 
     Raises: StorageError if it cannot be had within `wait_s` [s], or is no file; ConfigError.
     """
-    try:
+    with writing(path):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        raise unwritable(path, error) from error
     try:
         _acquire(file, path, wait_s, is_renewed)
         if (content := os.pread(file, 32, 0)).strip(b"0123456789"):

@@ -239,10 +239,8 @@ def _ask(question: Callable[[Any], Any]) -> Any:
     # AttributeError: the binding is older than the question.
     except (ImportError, RuntimeError, AttributeError):
         return None
-    except pynvml.NVMLError:
-        return None
-    # Of a driver that is older than the binding; it is not an NVMLError.
-    except pynvml.NVMLLibraryMismatchError:
+    # The second is of a driver that is older than the binding; it is not an NVMLError.
+    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):
         return None
 
 

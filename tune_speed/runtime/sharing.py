@@ -34,17 +34,15 @@ class Tenancy(AbstractContextManager["Tenancy"]):
     @classmethod
     def begin(cls, device_key: str, *, study: str, trial: str, folder: Path | None = None) -> Self:
         """Shows `study/trial` as a device's tenant until closed; never raises without a folder."""
-        tenants = (
-            folder or turnstile.default_folder()
-        ) / f"{turnstile.file_name(device_key)}.tenants"
+        place = folder or turnstile.default_folder()
+        tenants = place / f"{turnstile.file_name(device_key)}.tenants"
         content = json.dumps({"study": study, "trial": trial, "pid": os.getpid()}).encode()
         try:
             turnstile.make_shared_folder(tenants.parent)
             turnstile.make_shared_folder(tenants)
             for _ in range(MOST_TRIES):
-                path = (
-                    tenants / f"{os.getpid()}-{turnstile.file_name(trial)}-{secrets.token_hex(4)}"
-                )
+                name = f"{os.getpid()}-{turnstile.file_name(trial)}-{secrets.token_hex(4)}"
+                path = tenants / name
                 file = _show(path, content)
                 if file is not None:
                     return cls(path, file, why_not=None)

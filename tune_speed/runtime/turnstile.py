@@ -151,7 +151,7 @@ class Turnstile(AbstractContextManager["Turnstile"]):
         """Marks the block as training, which calls `pass_by` (or its halves) between steps."""
         self._num_training += 1
         try:
-            self._take_locks()
+            self.wait()
             yield
         finally:
             self._num_training -= 1
@@ -162,7 +162,7 @@ class Turnstile(AbstractContextManager["Turnstile"]):
         """Keeps measurements from beginning during the block, which cannot pause."""
         self._num_busy += 1
         try:
-            self._take_locks()
+            self.wait()
             yield
         finally:
             self._num_busy -= 1
@@ -177,17 +177,13 @@ class Turnstile(AbstractContextManager["Turnstile"]):
             return False
         self._has_long_steps = now_s > self._next_look_s + LONG_STEP_S
         if self._is_regardless:
-            self._take_locks()
+            self.wait()
         elif self._must_stand() or not self._lock(self._intent, SHARED):
             return True
         else:
             self._unlock(self._intent)
         self._next_look_s = now_s + LOOK_EVERY_S
         return False
-
-    def wait(self) -> float:
-        """Pauses while somebody measures, with an idle device; returns for how long [s]."""
-        return self._take_locks()
 
     def pass_by(self) -> float:
         """Returns the seconds of the pause between two steps, 0.0 where nobody measures."""
@@ -217,7 +213,7 @@ class Turnstile(AbstractContextManager["Turnstile"]):
                 self._rest_until_s = time.monotonic() + GAP_S
             self._unlock_all()
             self._is_measuring = False
-            self._take_locks()
+            self.wait()
 
     def _take_turn(self, deadline_s: float, needs_s: float) -> Measurement | None:
         # Own shared locks would keep the exclusive ones out.
@@ -292,7 +288,8 @@ class Turnstile(AbstractContextManager["Turnstile"]):
     def _must_stand(self) -> bool:
         return self._has_long_steps and not self._is_regardless and self._is_long_held()
 
-    def _take_locks(self) -> float:
+    def wait(self) -> float:
+        """Pauses while somebody measures, with an idle device; returns for how long [s]."""
         is_idle = not self._num_training and not self._num_busy
         if self.why_not or self._is_measuring or is_idle:
             return 0.0

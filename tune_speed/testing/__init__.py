@@ -29,8 +29,7 @@ from tune_speed.testing.entry import ContractError as ContractError
 from tune_speed.testing.entry import Contracts, hold
 from tune_speed.testing.metrics import MetricContracts
 from tune_speed.testing.models import ModelContracts
-from tune_speed.testing.optimizers import OptimizerContracts
-from tune_speed.testing.schedules import ScheduleContracts
+from tune_speed.testing.optimizers import OptimizerContracts, ScheduleContracts
 from tune_speed.testing.speedups import SpeedupContracts
 
 Check = Callable[[], None]

@@ -33,12 +33,7 @@ class PhaseState(Config):
 
     @classmethod
     def of(cls, shape: Shape, phase: Phase) -> Self:
-        return cls(
-            shape=shape,
-            step_time=phase.step_time,
-            samples_per_step=phase.samples_per_step,
-            samples=phase.samples,
-        )
+        return cls(shape=shape, **vars(phase))
 
 
 class ProgressState(Config):
@@ -66,10 +61,8 @@ class ProgressState(Config):
 
     def phases_by_shape(self) -> dict[Shape, Phase]:
         """Returns the phases with which the run continues; none: the clock counts."""
-        return {
-            each.shape: Phase(each.step_time, each.samples_per_step, each.samples)
-            for each in self.phases
-        }
+        phases = [(p.shape, Phase(p.step_time, p.samples_per_step, p.samples)) for p in self.phases]
+        return dict(phases)
 
 
 class RunTime:

@@ -156,7 +156,6 @@ def _train(
     checkpoints: Checkpoints | None,
     on_end: Callable[[RunResult, nn.Module], None],
 ) -> Run:
-    """Takes the steps that are left. Raises: Interrupted."""
     job, progress, stepper = training.job, training.progress, training.stepper
     recipe, clock, num_steps = job.recipe, progress.time.clock, progress.total_steps
     if stop_reason := job.ranks.broadcast(_too_long(training)):

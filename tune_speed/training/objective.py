@@ -178,7 +178,6 @@ class _Trial:
         )
 
     def _open_checkpoints(self) -> Checkpoints | None:
-        """Returns the trial's checkpoints, with what an earlier process left; None: it has none."""
         spec = self._spec
         if spec.checkpoint is None:
             return None
@@ -202,11 +201,7 @@ class _Trial:
         if self._ranks.is_first:
             self._notes.clear()
             chosen = resolve(
-                chosen,
-                splits,
-                device=self._device,
-                turnstile=turnstile,
-                on_note=self._notes.append,
+                chosen, splits, device=self._device, turnstile=turnstile, on_note=self._notes.append
             )
         recipe = self._ranks.broadcast(chosen)
         if checkpoints is not None:
@@ -239,9 +234,8 @@ class _Trial:
                 so_far is None
                 or devices.is_out_of_memory(error)
                 or isinstance(error, self._passed_on)
+                or ends_process(error, self._passed_on)
             ):
-                raise
-            if ends_process(error, self._passed_on):
                 raise
             return with_fields(so_far, failure(spec, error))
         finally:
@@ -263,13 +257,9 @@ class _Trial:
         )
 
     def _limit_gib(self) -> float:
-        share = self._spec.allotment
-        return devices.memory_limit_gib(
-            self._device,
-            gpu_fraction=share.gpu_fraction,
-            cpu_fraction=share.cpu_fraction,
-            memory_gib=share.memory_gib,
-        )
+        limits = {"gpu_fraction", "cpu_fraction", "memory_gib"}
+        share = self._spec.allotment.model_dump(include=limits)
+        return devices.memory_limit_gib(self._device, **share)
 
     def _out_of_memory(self, recipe: Recipe, message: str) -> RunResult:
         return RunResult(

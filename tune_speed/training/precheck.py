@@ -83,13 +83,8 @@ def too_small(height: int, width: int, error: Exception, *, path: str) -> Config
 
 
 def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
-    data = {
-        "image_shape": tuple(question["image_shape"]),
-        "num_classes": question["num_classes"],
-        "num_train": question["num_train"],
-        "are_several": question.get("are_several", False),
-    }
-    for tree in question["recipes"]:
+    data = question | {"image_shape": tuple(question["image_shape"])}
+    for tree in data.pop("recipes"):
         found = misfits(Recipe.model_validate_json(json.dumps(tree)), **data)
         yield [asdict(problem) for problem in found]
 

@@ -99,10 +99,7 @@ class Progress:
             samples=self.counts.samples,
             epoch=self.counts.samples / self.num_train,
             train_s=self.time.train_s,
-            accuracy=scores.accuracy,
-            macro_f1=scores.macro_f1,
-            micro_f1=scores.micro_f1,
-            loss=scores.loss,
+            **{n: getattr(scores, n) for n in ("accuracy", "macro_f1", "micro_f1", "loss")},
             train_loss=train_loss,
             values=self.figures() | own,
         )

@@ -96,20 +96,9 @@ class Recipe(Config):
     """
 
     # The effective batch size is implied by other fields, once `auto` is resolved.
-    untimed_fields = frozenset(
-        {
-            "lr_schedule",
-            "epochs",
-            "effective_batch_size",
-            "order",
-            "drop_last",
-            "init_loss_scale",
-            "loss_scale_growth_steps",
-            "eval_size",
-            "crop_pct",
-            "reinit_head",
-        }
-    )
+    untimed_fields = frozenset({"lr_schedule", "epochs", "effective_batch_size", "order"})
+    untimed_fields |= {"drop_last", "init_loss_scale", "loss_scale_growth_steps"}
+    untimed_fields |= {"eval_size", "crop_pct", "reinit_head"}
     switch_fields = frozenset({"label_smoothing", "class_weights", "clip_norm", "clip_value"})
     switch_fields |= {"layer_decay", "head_lr_scale"}
 

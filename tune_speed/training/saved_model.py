@@ -26,7 +26,7 @@ from tune_speed.components.models.networks.libraries import take_state
 from tune_speed.components.plugins import registry
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.config import Config
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError, writing
 from tune_speed.core.records import Normalisation, RunResult, Status
 from tune_speed.data.base import EncodedRows, Images
 from tune_speed.data.loaders.resident import Showing, View
@@ -117,10 +117,8 @@ def keep_in(file: Path) -> KeepWeights:
 
     Raises: ConfigError, StorageError if nothing can be written there.
     """
-    try:
+    with writing(file):
         tempfile.TemporaryFile(dir=file.absolute().parent).close()
-    except OSError as error:
-        raise unwritable(file, error) from error
     return KeepWeights(file=str(file.absolute()), since=time.time())
 
 

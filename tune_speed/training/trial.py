@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tune_speed.components.plugins import registry
-from tune_speed.core.config import Config
+from tune_speed.core.config import Config, left_out
 from tune_speed.core.errors import traceback_of
 from tune_speed.core.prices import Prices
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, Timing, TrialRecord
@@ -44,7 +44,7 @@ class Allotment(Config):
     """Other trials that may run on the same device at the same time."""
     longest_pause_s: Annotated[float, Field(ge=PATIENCE_S)] = LONGEST_PAUSE_S
     """Longest pause for another trial whose steps are long to time them [s]."""
-    price_per_hour: Prices = Field(default={}, exclude_if=lambda prices: not prices)
+    price_per_hour: Prices = left_out({})
     """Of one whole device, by its type."""
 
 
@@ -119,6 +119,13 @@ class TrialSpec(SpecBase):
         return Recipe.model_validate(tree).located()
 
 
+SAME = (
+    *("study", "trial_id", "params", "proposal_reason"),
+    *("workload_hash", "space_hash", "evaluated_on"),
+)
+"""Fields of a record that are those of its trial's spec."""
+
+
 def failure(spec: SpecBase, error: BaseException) -> RunResult:
     return RunResult(
         status=Status.FAILED,
@@ -177,16 +184,10 @@ def make_record(
 ) -> TrialRecord:
     """Returns the record of a trial whose one run is `run`; `settings` are those of its device."""
     return TrialRecord(
-        study=spec.study,
-        trial_id=spec.trial_id,
-        params=spec.params,
-        proposal_reason=spec.proposal_reason,
+        **{name: getattr(spec, name) for name in SAME},
         recipe=recipe.model_dump(mode="json"),
         workload=spec.workload.model_dump(mode="json"),
         workload_name=spec.workload.label,
-        workload_hash=spec.workload_hash,
-        space_hash=spec.space_hash,
-        evaluated_on=spec.evaluated_on,
         status=run.status,
         runs=(run,),
         device=run.device,

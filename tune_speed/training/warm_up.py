@@ -147,13 +147,7 @@ def told(window: StepTime, known: StepTime | None, sharing: Sharing) -> StepTime
 
 
 def measure(
-    stepper: Stepper,
-    loader: Loader,
-    shape: Shape,
-    *,
-    key: str,
-    clock: Clock,
-    sharing: Sharing,
+    stepper: Stepper, loader: Loader, shape: Shape, *, key: str, clock: Clock, sharing: Sharing
 ) -> StepTime | None:
     """Returns one window of steps, which `sharing` gets, or None. All ranks call this."""
     ranks = stepper.ranks

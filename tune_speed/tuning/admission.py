@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tune_speed.components.metrics.base import guesses
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import flatten
-from tune_speed.core.errors import ConfigError, StorageError, unwritable
+from tune_speed.core.errors import ConfigError, StorageError, writing
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.prices import own_prices
 from tune_speed.core.records import PROTOCOL_VERSION
@@ -149,10 +149,8 @@ def rebuild(admitted: Admitted) -> int:
             for record in found.records:
                 ledger.take_over(record)
         _write_study(folder, study)
-        try:
+        with writing(folder / "ledger.jsonl"):
             (whole / "ledger.jsonl").replace(folder / "ledger.jsonl")
-        except OSError as error:
-            raise unwritable(folder / "ledger.jsonl", error) from error
         shutil.rmtree(whole, ignore_errors=True)
     return len(found.records)
 

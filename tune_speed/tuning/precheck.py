@@ -21,6 +21,7 @@ TAKES_ANYTHING = {"resnet20", "resnet", "preact_resnet"}
 MOST = 64
 # Longest wait for the answer [s]; a trial that does not fit then fails by itself.
 ANSWER_S = 120.0
+OF_DATA = ("image_shape", "num_classes", "num_train", "are_several")
 SMALL = {"batch_size": 2, "accumulation_steps": 1, "effective_batch_size": None, "epochs": 1}
 
 
@@ -44,10 +45,7 @@ class Precheck:
         )
         question = {
             "recipes": [self._study.space.build(params) | SMALL for params in self.cases],
-            "image_shape": data.image_shape,
-            "num_classes": data.num_classes,
-            "num_train": data.num_train,
-            "are_several": data.are_several,
+            **{name: getattr(data, name) for name in OF_DATA},
         }
         assert process.stdin is not None
         process.stdin.write(json.dumps(question))

@@ -12,6 +12,7 @@ from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.core.text import counted, switch
 from tune_speed.core.words import StopReason
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
+from tune_speed.reporting.live import LiveView
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
 from tune_speed.study.parameter import at_ends
@@ -33,26 +34,12 @@ if TYPE_CHECKING:  # Ray takes a second to import.
     from tune_speed.tuning.ray.nodes import Nodes
 
 
-class View(Observer, Protocol):
-    """An observer that also draws."""
-
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def tick(self) -> None: ...
-
-    def note(self, line: str) -> None:
-        """Shows a line that stays."""
-
-    def replan(self, *, trials: int) -> None:
-        """Takes another number of trials."""
-
-
 class Screen(Protocol):
     """Where people see what a search does."""
 
     def line(self, text: str) -> None: ...
     def decoded(self, done: int, total: int) -> None: ...
-    def view(self, controller: SearchController) -> View: ...
+    def view(self, controller: SearchController) -> LiveView: ...
 
 
 class SearchResult(NamedTuple):

@@ -9,6 +9,7 @@ the whole set is right (scikit-learn's accuracy_score calls it subset accuracy).
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,22 +179,15 @@ def _final(read: Callable[[Evaluation], float | None]) -> Callable[[RunResult], 
     return lambda run: None if run.final is None else read(run.final)
 
 
-def _final_value(name: str) -> Callable[[RunResult], float | None]:
-    return _final(lambda evaluation: evaluation.values.get(name))
-
-
 OF_LOGITS: Mapping[str, OfLogits] = {
     "top5_accuracy": top5_accuracy,
     "average_precision": average_precision,
     "balanced_accuracy": balanced_accuracy,
 }
 OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
-    "accuracy": _final(lambda evaluation: evaluation.accuracy),
-    "macro_f1": _final(lambda evaluation: evaluation.macro_f1),
-    "micro_f1": _final(lambda evaluation: evaluation.micro_f1),
-    **{name: _final_value(name) for name in OF_LOGITS},
-    "loss": _final(lambda evaluation: evaluation.loss),
-    "train_loss": _final(lambda evaluation: evaluation.train_loss),
+    **{name: _final(attrgetter(name)) for name in ("accuracy", "macro_f1", "micro_f1")},
+    **{name: _final(methodcaller("value", name)) for name in OF_LOGITS},
+    **{name: _final(attrgetter(name)) for name in ("loss", "train_loss")},
     "execution_s": lambda run: run.clocks.wall_s or None,
     "train_s": lambda run: run.clocks.train_s or None,
     "time_to_target_s": lambda run: run.time_to_target_s,
@@ -202,12 +196,8 @@ OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
     ),
     "epoch_s": epoch_s,
     "epochs_to_convergence": epochs_of_run,
-    "images_per_s": lambda run: run.images_per_s,
-    "flop_per_s": lambda run: run.flop_per_s,
-    "gpu_utilisation": lambda run: run.gpu_utilisation,
-    "fed_ratio": lambda run: run.fed_ratio,
-    "peak_memory_gib": lambda run: run.peak_memory_gib,
-    "device_memory_gib": lambda run: run.device_memory_gib,
+    **{name: attrgetter(name) for name in ("images_per_s", "flop_per_s", "gpu_utilisation")},
+    **{name: attrgetter(name) for name in ("fed_ratio", "peak_memory_gib", "device_memory_gib")},
     "peak_memory_frac": peak_memory_frac,
     "device_memory_frac": lambda run: _share(run.device_memory_gib, run.gpu_memory_gib),
 }

@@ -5,14 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.models.base import (
-    DropPathRate,
-    DropRate,
-    ModelConfig,
-    Pretrained,
-    ResizeTo,
-    Stem,
-)
+from tune_speed.components.models import base
 from tune_speed.components.models.libraries import Timm, TorchVision
 from tune_speed.core.records import Normalisation
 
@@ -20,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Published(ModelConfig):
+class Published(base.ModelConfig):
     """A network of a library, whose fields a subclass repeats with defaults of its own."""
 
     library: ClassVar[type[Timm] | type[TorchVision]]
@@ -41,7 +34,7 @@ class Published(ModelConfig):
         fields = dict(self)
         if isinstance(self.architecture, str):
             return self.library(name=self.architecture, **fields)
-        first = next(name for name in fields if name not in ModelConfig.model_fields)
+        first = next(name for name in fields if name not in base.ModelConfig.model_fields)
         return self.library(name=self.architecture[fields.pop(first)], **fields)
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
@@ -61,10 +54,10 @@ class Published(ModelConfig):
 class PublishedCNN(Published):
     """One whose stem can be fit to small images."""
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
+    stem: base.Stem = "cifar"
+    pretrained: base.Pretrained = False
+    resize_to: base.ResizeTo = None
+    drop_rate: base.DropRate = 0.0
 
 
 class AlexNet(PublishedCNN, library=TorchVision, architecture="alexnet"):
@@ -75,7 +68,7 @@ class AlexNet(PublishedCNN, library=TorchVision, architecture="alexnet"):
     and more.
     """
 
-    drop_rate: DropRate = 0.5
+    drop_rate: base.DropRate = 0.5
 
 
 class DenseNet121(PublishedCNN, architecture="densenet121"):
@@ -94,8 +87,8 @@ class EfficientNetB0(PublishedCNN, architecture="efficientnet_b0"):
     `cifar` stem is not theirs.
     """
 
-    drop_rate: DropRate = 0.2
-    drop_path_rate: DropPathRate = 0.0
+    drop_rate: base.DropRate = 0.2
+    drop_path_rate: base.DropPathRate = 0.0
 
 
 # By our own list: whether timm has weights is known only after importing it, and torch with it.
@@ -120,10 +113,10 @@ class Hybrid(Published, architecture=HYBRIDS):
     4-fold; or a ResNet-50, 16-fold."""
     patch_size: int = Field(default=1, ge=1)
     """Side of a patch [cells of the CNN's feature map]; published: 8 for tiny_r_s16_p8, else 1."""
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
-    drop_path_rate: DropPathRate = 0.0
+    pretrained: base.Pretrained = False
+    resize_to: base.ResizeTo = None
+    drop_rate: base.DropRate = 0.0
+    drop_path_rate: base.DropPathRate = 0.0
 
     @model_validator(mode="after")
     def _check_weights(self) -> Self:
@@ -151,11 +144,11 @@ class MobileNet(Published, architecture=MOBILENETS):
 
     variant: Literal["v1", "v2", "v3_large", "v3_small", "v3_small_050"] = "v2"
     """Version and size; 050 has half as many channels."""
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
-    drop_path_rate: DropPathRate = 0.0
+    stem: base.Stem = "cifar"
+    pretrained: base.Pretrained = False
+    resize_to: base.ResizeTo = None
+    drop_rate: base.DropRate = 0.0
+    drop_path_rate: base.DropPathRate = 0.0
 
 
 class ResNet18(PublishedCNN, architecture="resnet18"):
@@ -165,7 +158,7 @@ class ResNet18(PublishedCNN, architecture="resnet18"):
     `resnet18`. The `cifar` stem is not theirs.
     """
 
-    drop_path_rate: DropPathRate = 0.0
+    drop_path_rate: base.DropPathRate = 0.0
 
 
 class ResNet50(PublishedCNN, architecture="resnet50"):
@@ -175,7 +168,7 @@ class ResNet50(PublishedCNN, architecture="resnet50"):
     `resnet50`. Its stride on the 3x3 convolution, and the `cifar` stem, are not theirs.
     """
 
-    drop_path_rate: DropPathRate = 0.0
+    drop_path_rate: base.DropPathRate = 0.0
 
 
 SQUEEZENETS = {"1_0": "squeezenet1_0", "1_1": "squeezenet1_1"}
@@ -190,18 +183,18 @@ class SqueezeNet(Published, library=TorchVision, architecture=SQUEEZENETS):
 
     version: Literal["1_0", "1_1"] = "1_1"
     """1_1 takes 2.4 times fewer operations than 1_0 at 224 pixels, with the native stem."""
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
+    stem: base.Stem = "cifar"
+    pretrained: base.Pretrained = False
+    resize_to: base.ResizeTo = None
+    drop_rate: base.DropRate = 0.5
 
 
 class VGG(Published):
     """One that takes images of 32 pixels and more."""
 
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
+    pretrained: base.Pretrained = False
+    resize_to: base.ResizeTo = None
+    drop_rate: base.DropRate = 0.5
 
 
 class VGG16BN(VGG, library=TorchVision, architecture="vgg16_bn"):
@@ -260,7 +253,7 @@ class ViT(Published, architecture=VITS):
     patch_size: int = Field(default=4, ge=1)
     """Side of a patch [pixels]; half of it makes four times the tokens. Where it does not divide
     the image's side, what is left over at the right and at the bottom is not seen."""
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
-    drop_path_rate: DropPathRate = 0.0
+    pretrained: base.Pretrained = False
+    resize_to: base.ResizeTo = None
+    drop_rate: base.DropRate = 0.0
+    drop_path_rate: base.DropPathRate = 0.0

@@ -1,11 +1,7 @@
 """Optimizers."""
 
 from tune_speed.components.optim.base import OptimizerConfig
-from tune_speed.components.optim.libraries import (
-    ScheduleFreeAdamW,
-    ScheduleFreeSgd,
-    TimmOptimizer,
-)
+from tune_speed.components.optim.libraries import ScheduleFreeAdamW, ScheduleFreeSgd, TimmOptimizer
 from tune_speed.components.optim.optimizers import Adam, AdamW, Muon, Sgd, Swats, YellowFin
 
 OPTIMIZERS: dict[str, type[OptimizerConfig]] = {

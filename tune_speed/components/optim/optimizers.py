@@ -4,21 +4,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.optim.base import (
-    Groups,
-    LrScales,
-    OptimizerConfig,
-    fused_or_default,
-    with_bias_lr,
-    with_lr_scales,
-)
+from tune_speed.components.optim import base
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
 
-class Sgd(OptimizerConfig):
+class Sgd(base.OptimizerConfig):
     r"""SGD with momentum m, in torch's form: the rate multiplies the momentum buffer b.
 
     With gradient g, weights w and weight decay d, one step of rate lr is
@@ -32,7 +25,7 @@ class Sgd(OptimizerConfig):
     the rate of the step (the paper scales it by the schedule alone). SGDW has no fused kernels.
     """
 
-    switch_fields = OptimizerConfig.switch_fields | {"momentum", "bias_lr"}
+    switch_fields = base.OptimizerConfig.switch_fields | {"momentum", "bias_lr"}
 
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum, in [0, 1); a schedule that cycles the momentum replaces it."""
@@ -44,7 +37,7 @@ class Sgd(OptimizerConfig):
     """Rate of norms and biases, the tensors of at most one dimension, above 0, in the unit of `lr`;
     null: `lr`. The CIFAR-10 record's SGD variant (airbench94) has 64 times `lr` for norms."""
 
-    lr_scales: LrScales = ()
+    lr_scales: base.LrScales = ()
 
     @model_validator(mode="after")
     def _check_nesterov(self) -> Self:
@@ -64,7 +57,7 @@ class Sgd(OptimizerConfig):
 
         from tune_speed.components.optim.torch.tensor_lists import momentum_buffers
 
-        optimizer = SGD(groups, **settings, fused=fused_or_default(fused))
+        optimizer = SGD(groups, **settings, fused=base.fused_or_default(fused))
         if fused:
             # Torch makes buffers as gradients come, but its fused kernel fails where some weights
             # had one before others, as with blocks that are skipped at random. Without momentum
@@ -77,13 +70,13 @@ class Sgd(OptimizerConfig):
         """Returns whether its kernels are the fused ones: others take rates from the host."""
         return fused and not self.decoupled_weight_decay
 
-    def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
+    def groups(self, model: "nn.Module", effective_batch_size: int) -> base.Groups:
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)
-        groups = with_bias_lr(super().groups(model, effective_batch_size), rate)
-        return with_lr_scales(groups, model, self.lr_scales)
+        groups = base.with_bias_lr(super().groups(model, effective_batch_size), rate)
+        return base.with_lr_scales(groups, model, self.lr_scales)
 
 
-class Adam(OptimizerConfig):
+class Adam(base.OptimizerConfig):
     """Adam with coupled (L2) weight decay: weight_decay * weight is added to the gradient.
 
     With gradient g and step t = 1, 2, …: m is the running mean of g (factor beta1), v that of g^2
@@ -92,7 +85,7 @@ class Adam(OptimizerConfig):
     Source: Kingma and Ba, arXiv 1412.6980; the code is torch.optim.Adam.
     """
 
-    untimed_fields = OptimizerConfig.untimed_fields | {"beta1", "beta2", "eps"}
+    untimed_fields = base.OptimizerConfig.untimed_fields | {"beta1", "beta2", "eps"}
 
     torch_name: ClassVar[str] = "Adam"
 
@@ -103,16 +96,16 @@ class Adam(OptimizerConfig):
     eps: float = Field(default=1e-8, gt=0)
     """Keeps the divisor from 0, above 0."""
 
-    lr_scales: LrScales = ()
+    lr_scales: base.LrScales = ()
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
         import torch
 
         optimizer: Optimizer = getattr(torch.optim, self.torch_name)(
-            with_lr_scales(self.groups(model, effective_batch_size), model, self.lr_scales),
+            base.with_lr_scales(self.groups(model, effective_batch_size), model, self.lr_scales),
             betas=(self.beta1, self.beta2),
             eps=self.eps,
-            fused=fused_or_default(fused),
+            fused=base.fused_or_default(fused),
         )
         return optimizer
 
@@ -133,7 +126,7 @@ class AdamW(Adam):
     torch_name: ClassVar[str] = "AdamW"
 
 
-class Swats(OptimizerConfig):
+class Swats(base.OptimizerConfig):
     r"""SWATS: Adam, which switches to SGD at the rate that Adam's steps turn out to amount to.
 
     With p the step that Adam takes and g the gradient, over all weights together, the rate at
@@ -183,11 +176,11 @@ class Swats(OptimizerConfig):
             criterion=Criterion(
                 self.switch_tolerance, self.switch_steps_in_row, self.switch_at_step
             ),
-            fused=fused_or_default(fused),
+            fused=base.fused_or_default(fused),
         )
 
 
-class YellowFin(OptimizerConfig):
+class YellowFin(base.OptimizerConfig):
     """YellowFin: SGD whose rate and momentum follow from the gradients' size, spread and mean.
 
     In each step it estimates the range of curvature, the gradient's variance and the distance to
@@ -203,7 +196,7 @@ class YellowFin(OptimizerConfig):
     (auto_clip_fac, force_non_inc_step, sparsity_debias); clip_thresh is the recipe's clip_norm.
     """
 
-    untimed_fields = OptimizerConfig.untimed_fields | {"beta"}
+    untimed_fields = base.OptimizerConfig.untimed_fields | {"beta"}
     finds_rate: ClassVar[bool] = True
 
     lr: float = Field(default=1.0, gt=0)
@@ -248,7 +241,7 @@ class YellowFin(OptimizerConfig):
         return YellowFinOptimizer(self.groups(model, effective_batch_size), **fields)
 
 
-class Muon(OptimizerConfig):
+class Muon(base.OptimizerConfig):
     r"""Muon: hidden weights step by their orthogonalised momentum, all others by SGD.
 
     With gradient g, one step of a hidden weight of shape (D0, D1, …), seen as a matrix of D0 rows
@@ -273,8 +266,8 @@ class Muon(OptimizerConfig):
     KellerJordan/cifar10-airbench, airbench94_muon.py. Deviation: decoupled decay for SGD as well.
     """
 
-    untimed_fields = OptimizerConfig.untimed_fields | {"sgd_lr"}
-    switch_fields = OptimizerConfig.switch_fields | {"momentum", "sgd_momentum", "bias_lr"}
+    untimed_fields = base.OptimizerConfig.untimed_fields | {"sgd_lr"}
+    switch_fields = base.OptimizerConfig.switch_fields | {"momentum", "sgd_momentum", "bias_lr"}
 
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Momentum of all weights, in [0, 1); the CIFAR-10 record has 0.6 for hidden weights. A
@@ -307,18 +300,18 @@ class Muon(OptimizerConfig):
             nesterov=self.nesterov,
             newton_schulz_steps=self.newton_schulz_steps,
             normalize_weights=self.normalize_weights,
-            fused=fused_or_default(fused),
+            fused=base.fused_or_default(fused),
         )
 
     def is_recordable(self, *, fused: bool, is_scaled: bool) -> bool:
         """Returns whether SGD's kernels are the fused ones, and no scaler asks for overflows."""
         return fused and not is_scaled
 
-    def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
+    def groups(self, model: "nn.Module", effective_batch_size: int) -> base.Groups:
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)
-        return with_bias_lr(self._hidden_and_others(model, effective_batch_size), rate)
+        return base.with_bias_lr(self._hidden_and_others(model, effective_batch_size), rate)
 
-    def _hidden_and_others(self, model: "nn.Module", effective_batch_size: int) -> Groups:
+    def _hidden_and_others(self, model: "nn.Module", effective_batch_size: int) -> base.Groups:
         hidden = hidden_weights(model)
         ratio = 1.0 if self.sgd_lr is None else self.sgd_lr / self.lr
         momentum = self.momentum if self.sgd_momentum is None else self.sgd_momentum

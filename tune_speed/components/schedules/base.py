@@ -3,9 +3,9 @@
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tune_speed.core.config import Config
 
@@ -19,12 +19,8 @@ class Factors(NamedTuple):
     """Momentum (SGD) or beta1 (Adam) itself, not a factor; None leaves the optimizer's own."""
 
 
-def check_cycle(base: float, most: float) -> None:
-    """Raises: ValueError if the momentum at the highest rate is above that at both ends."""
-    if base > most:
-        raise ValueError(
-            f"`base_momentum` must be at most `max_momentum`, but got {base} and {most}"
-        )
+Losses = Sequence[float]
+"""Mean validation losses of the evaluations so far, oldest first."""
 
 
 class ScheduleConfig(Config):
@@ -34,15 +30,26 @@ class ScheduleConfig(Config):
     """Whether the validation loss has a say in it."""
 
     @abstractmethod
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         """Returns the factors of one optimizer step.
 
         Of T optimizer steps k = 0 … T-1, step k has `progress` (k + 1) / T, in (0, 1], and every
         step has `step_frac` 1 / T, which is the progress of the first. `losses` are the mean
         validation losses of all evaluations so far, the untrained model's first; all are finite.
         """
+
+
+class Cycle(ScheduleConfig):
+    """A schedule whose momentum falls to `base_momentum` and rises to `max_momentum` again."""
+
+    @model_validator(mode="after")
+    def _check_momentum(self: Any) -> Any:
+        base, most = self.base_momentum, self.max_momentum
+        if base > most:
+            raise ValueError(
+                f"`base_momentum` must be at most `max_momentum`, but got {base} and {most}"
+            )
+        return self
 
 
 def share_before(progress: float, *, step_frac: float) -> float:
@@ -91,7 +98,5 @@ class Constant(WithWarmup):
     Source: SGD with one rate to tune; the warm-up of Goyal et al., arXiv 1706.02677.
     """
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         return Factors(lr=self.warmup(share_before(progress, step_frac=step_frac)), momentum=None)

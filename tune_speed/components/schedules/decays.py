@@ -19,17 +19,16 @@ Adam (decoupled decay 0.01, beta2 0.99, eps 1e-5) and a base rate of 1e-3.
 """
 
 import math
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from tune_speed.components.schedules.base import (
+    Cycle,
     Factors,
-    ScheduleConfig,
+    Losses,
     WithWarmup,
-    check_cycle,
     cosine,
     linear,
     share_before,
@@ -46,9 +45,7 @@ class Cosine(WithWarmup):
     final_frac: float = Field(default=0.0, ge=0, le=1)
     """Rate at the run's end, one step after its last, as a share of the base rate, in [0, 1]."""
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         """Returns the warm-up's factor up to w, then the cosine's, and no momentum.
 
         That is final_frac + (1 - final_frac) (1 + cos(pi x)) / 2, x = (e - w) / (1 - w).
@@ -74,9 +71,7 @@ class Exponential(WithWarmup):
     final_frac: float = Field(default=0.1, gt=0, le=1)
     """Rate at the run's end, one step after its last, as a share of the base rate, in (0, 1]."""
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         before = share_before(progress, step_frac=step_frac)
         x = max(0.0, (before - self.warmup_frac) / (1 - self.warmup_frac))
         return Factors(lr=self.warmup(before) * self.final_frac**x, momentum=None)
@@ -125,9 +120,7 @@ class MultiStep(WithWarmup):
             )
         return self
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         """Returns gamma^n times the warm-up's factor, after n milestones m <= e; no momentum."""
         before = share_before(progress, step_frac=step_frac)
         # Milestones count from the start of the *run*, as Goyal et al. count theirs (epochs 30, 60
@@ -151,9 +144,7 @@ class Trapezoid(WithWarmup):
     final_frac: float = Field(default=0.0, ge=0, le=1)
     """Rate at the run's end, one step after its last, as a share of the base rate, in [0, 1]."""
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         """Returns the factor on the trapezoid's side or top, and no momentum.
 
         That of the warm-up to w, 1 to c = w + flat_frac (1 - w), then
@@ -191,14 +182,12 @@ class ReduceOnPlateau(WithWarmup):
     min_factor: float = Field(default=1e-8, gt=0, le=1)
     """Where drops end, as a factor of the base rate, in (0, 1]."""
 
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         drops = max(self.min_factor, self.factor ** self.num_drops(losses))
         before = share_before(progress, step_frac=step_frac)
         return Factors(lr=self.warmup(before) * drops, momentum=None)
 
-    def num_drops(self, losses: Sequence[float]) -> int:
+    def num_drops(self, losses: Losses) -> int:
         """Returns how often the rate has dropped after these evaluations, oldest first.
 
         Each is one call of torch's `ReduceLROnPlateau(mode="min", threshold_mode="rel")`, the
@@ -218,7 +207,7 @@ class ReduceOnPlateau(WithWarmup):
         return num_drops
 
 
-class OneCycle(ScheduleConfig):
+class OneCycle(Cycle):
     """The rate rises to its base value, then falls far below where it began; momentum mirrors it.
 
     Source: Smith and Topin, "Super-Convergence", arXiv 1708.07120; equal to torch's OneCycleLR at
@@ -241,14 +230,7 @@ class OneCycle(ScheduleConfig):
     max_momentum: float = Field(default=0.95, ge=0, lt=1)
     """Momentum of the first and of the last step, in [0, 1)."""
 
-    @model_validator(mode="after")
-    def _check_momentum(self) -> Self:
-        check_cycle(self.base_momentum, self.max_momentum)
-        return self
-
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         assert 0 < step_frac <= progress <= 1, f"{progress=}, {step_frac=}"
         first = 1 / self.div_factor
         if progress <= self.pct_start:
@@ -275,7 +257,7 @@ def rise_position(progress: float, *, pct_start: float, step_frac: float) -> flo
     return (progress - step_frac) / (pct_start - step_frac)
 
 
-class OneCycleFastai(ScheduleConfig):
+class OneCycleFastai(Cycle):
     """One-cycle as fastai counts it: both divisors divide the highest rate.
 
     Source: fastai 2, `Learner.fit_one_cycle` and `combined_cos`, equal to it at every step; Smith
@@ -294,14 +276,7 @@ class OneCycleFastai(ScheduleConfig):
     max_momentum: float = Field(default=0.95, ge=0, lt=1)
     """Momentum of the first step and at the run's end, in [0, 1)."""
 
-    @model_validator(mode="after")
-    def _check_momentum(self) -> Self:
-        check_cycle(self.base_momentum, self.max_momentum)
-        return self
-
-    def factors(
-        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
-    ) -> Factors:
+    def factors(self, progress: float, *, step_frac: float, losses: Losses = ()) -> Factors:
         before = share_before(progress, step_frac=step_frac)
         top, ends = self.base_momentum, self.max_momentum
         if before < self.pct_start:

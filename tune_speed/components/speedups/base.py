@@ -19,17 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Slot = Literal[
-    "init",
-    "dropout",
-    "depth",
-    "backward",
-    "selection",
-    "resolution",
-    "batch_growth",
-    "loss",
-    "averaging",
-    "views",
-]
+    "init", "dropout", "depth", "backward", "selection", "resolution", "batch_growth", "loss",
+    "averaging", "views",
+]  # fmt: skip
 """Field of `Speedups` that a speed-up belongs in; two of one slot exclude each other."""
 
 

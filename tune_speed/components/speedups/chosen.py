@@ -4,21 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import (
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from tune_speed.components.speedups import SPEEDUPS
-from tune_speed.components.speedups.base import (
-    Off,
-    RecipeView,
-    Shape,
-    Slot,
-    SpeedupConfig,
-    Start,
-)
+from tune_speed.components.speedups.base import Off, RecipeView, Shape, Slot, SpeedupConfig, Start
 from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import Problem
 

@@ -40,7 +40,9 @@ class DropoutRemoval(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        modules.heads.switch_off(model, stochastic_depth=self.include_stochastic_depth)
+        by_depth = self.include_stochastic_depth
+        for module, attribute in modules.heads.active_dropouts(model, stochastic_depth=by_depth):
+            setattr(module, attribute, 0.0)
         return model
 
 
@@ -256,7 +258,9 @@ class MeProp(SpeedupConfig):
         )
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
-        modules.sparse_backward.sparsify(model, k=self.k, unified=self.unified)
+        for name, layer in modules.sparse_backward.hidden_linears(model).items():
+            sparse = modules.sparse_backward.SparseLinear(layer, k=self.k, unified=self.unified)
+            model.set_submodule(name, sparse)
         if self.conv_frac is not None:
             modules.sparse_backward.sparsify_convolutions(model, frac=self.conv_frac)
         return model

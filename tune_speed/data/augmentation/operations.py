@@ -9,15 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from tune_speed.core.config import Table
-from tune_speed.data.augmentation.base import (
-    Change,
-    Drawer,
-    Draws,
-    Floats,
-    Integers,
-    as_floats,
-    as_integers,
-)
+from tune_speed.data.augmentation import base
 from tune_speed.data.augmentation.crops import put_first_fitting
 
 if TYPE_CHECKING:
@@ -40,11 +32,11 @@ BINS = 31
 """Magnitudes, from 0, the weakest, in equal steps to 30, the strongest."""
 
 
-Drawn = tuple[Integers, Floats]
+Drawn = tuple[base.Integers, base.Floats]
 """Numbers of operations and their amounts, (N,) each."""
 
 
-class Operations(Change):
+class Operations(base.Change):
     """Base of changes that are operations, one after the other, each with an amount."""
 
     @property
@@ -52,15 +44,15 @@ class Operations(Change):
         """The numbers of its operations; the first may be the one that changes nothing."""
         return range(DRAWN)
 
-    def drawn(self, drawer: Drawer) -> list[Drawn]:
+    def drawn(self, drawer: base.Drawer) -> list[Drawn]:
         """Returns its operations, in their order."""
         raise NotImplementedError
 
-    def draw(self, drawer: Drawer) -> Draws:
-        draws: Draws = {}
+    def draw(self, drawer: base.Drawer) -> base.Draws:
+        draws: base.Draws = {}
         for place, (kinds, amounts) in enumerate(self.drawn(drawer)):
             draws[f"{self.stream}_kind_{place}"] = kinds
-            draws[f"{self.stream}_amount_{place}"] = as_integers(amounts)
+            draws[f"{self.stream}_amount_{place}"] = base.as_integers(amounts)
         return draws
 
     def apply(self, images: "Tensor", draws: "dict[str, Tensor]") -> "Tensor":
@@ -69,11 +61,13 @@ class Operations(Change):
         mode = getattr(self, "interpolation", "nearest")
         rows = [row for name, row in draws.items() if name.startswith(f"{self.stream}_")]
         for kind, amount in zip(rows[::2], rows[1::2], strict=True):
-            images = kernels.operate(images, kind, as_floats(amount), among=self.kinds, mode=mode)
+            images = kernels.operate(
+                images, kind, base.as_floats(amount), among=self.kinds, mode=mode
+            )
         return images
 
 
-class Off(Change):
+class Off(base.Change):
     """No operation."""
 
     @property
@@ -87,7 +81,9 @@ class FromList(Operations):
     interpolation: Literal["nearest", "bilinear"] = "nearest"
     """How shears, shifts and turns find values between pixels."""
 
-    def one(self, drawer: Drawer, place: int, bins: Integers, strongest: Floats) -> Drawn:
+    def one(
+        self, drawer: base.Drawer, place: int, bins: base.Integers, strongest: base.Floats
+    ) -> Drawn:
         """Returns an operation for each image, of the magnitudes `bins` (N,).
 
         The amount of magnitude m is a + s b m / 30, with a of `WEAKEST`, b of `strongest` (14,) and
@@ -116,7 +112,7 @@ class RandAugment(FromList):
     magnitude: int = Field(default=9, ge=0, le=BINS - 1)
     """Strength of all operations: 0 is the weakest, 30 the strongest."""
 
-    def drawn(self, drawer: Drawer) -> list[Drawn]:
+    def drawn(self, drawer: base.Drawer) -> list[Drawn]:
         bins = np.full(drawer.num_images, self.magnitude)
         shifts = 150 / 331 * np.array([drawer.width, drawer.height])
         strongest = np.array([0, 0.3, 0.3, *shifts, 30, 0.9, -4, -1, 0, 0, 0.9, 0.9, 0.9])
@@ -134,7 +130,7 @@ class TrivialAugment(FromList):
 
     stream: ClassVar[int] = 300
 
-    def drawn(self, drawer: Drawer) -> list[Drawn]:
+    def drawn(self, drawer: base.Drawer) -> list[Drawn]:
         bins = drawer.below(BINS, self.stream + 1)
         strongest = np.array([0, 0.99, 0.99, 32, 32, 135, 0.99, -6, -1, 0, 0, 0.99, 0.99, 0.99])
         return [self.one(drawer, 0, bins, strongest)]
@@ -177,7 +173,7 @@ class ColorJitter(Operations):
     def kinds(self) -> range:
         return range(BRIGHTNESS, HUE + (self.hue > 0))
 
-    def drawn(self, drawer: Drawer) -> list[Drawn]:
+    def drawn(self, drawer: base.Drawer) -> list[Drawn]:
         is_changed = drawer.uniform(self.stream + 1) < self.probability
         most = np.array([self.brightness, self.contrast, self.saturation, self.hue])
         steps, weakest = np.flatnonzero(most), WEAKEST[BRIGHTNESS:]
@@ -198,7 +194,7 @@ RECTANGLE = ("erase_y", "erase_x", "erase_h", "erase_w")
 NOISE = "erase_noise"
 
 
-class Erasing(Change):
+class Erasing(base.Change):
     """Random erasing: a rectangle of the normalised image gets the mean's value, 0, or noise.
 
     The rectangle's share of the area is uniform between min_area and max_area, the logarithm of its
@@ -228,11 +224,11 @@ class Erasing(Change):
     def is_on(self) -> bool:
         return self.probability > 0
 
-    def draw(self, drawer: Drawer) -> Draws:
+    def draw(self, drawer: base.Drawer) -> base.Draws:
         sides = np.array([[drawer.height], [drawer.width]], dtype=np.float64)
         shapes = np.zeros((2, drawer.num_images))
 
-        def drawn(attempt: int) -> Floats:
+        def drawn(attempt: int) -> base.Floats:
             shares = drawer.uniform(self.stream + 1, attempt)
             areas = sides.prod() * (self.min_area + (self.max_area - self.min_area) * shares)
             turns = 2 * drawer.uniform(self.stream + 2, attempt) - 1
@@ -245,7 +241,7 @@ class Erasing(Change):
         places = np.floor(corners * (sides - shapes + 1))
         # Shares of the sides: a step may show images at another size.
         rows = np.concatenate([places / sides, shapes / sides])
-        draws = {name: as_integers(row) for name, row in zip(RECTANGLE, rows, strict=True)}
+        draws = {name: base.as_integers(row) for name, row in zip(RECTANGLE, rows, strict=True)}
         if self.mode != "const":
             draws[NOISE] = drawer.below(2**32, self.stream + 5)
         return draws
@@ -255,7 +251,7 @@ class Erasing(Change):
 
         from tune_speed.data.augmentation import kernels
 
-        rectangles = torch.stack([as_floats(draws[name]) for name in RECTANGLE], 1)
+        rectangles = torch.stack([base.as_floats(draws[name]) for name in RECTANGLE], 1)
         noise = draws.get(NOISE, draws[RECTANGLE[0]])
         erase = partial(kernels.erase, mode=self.mode)
         return kernels.where(rectangles[:, -1] > 0, erase, images, rectangles, noise)

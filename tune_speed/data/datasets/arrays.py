@@ -128,7 +128,6 @@ class Arrays(base.DatasetConfig):
         return images[..., None] if images.ndim == 3 else images, labels
 
     def _numbered(self, every: list[base.Array]) -> tuple[list[base.Array], tuple[str, ...]]:
-        """Returns the labels of each part, and the names of classes. Raises: DataError."""
         learnt = every[0]
         if learnt.ndim == 2:
             if not all(np.isin(labels, (0, 1)).all() for labels in every):

@@ -201,7 +201,6 @@ def bounded_sockets() -> Iterator[None]:
 
 
 def _part(files: Sequence[tuple[str, str]], folder: Path) -> base.Images:
-    """Returns the images of one part. Raises: DataError, or one of `UNFIT` where fields are odd."""
     batches = [read_batch(folder / name, md5=md5) for name, md5 in files]
     pixels = np.vstack([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
     labels = [label for b in batches for label in b["labels" if "labels" in b else "fine_labels"]]

@@ -67,7 +67,6 @@ class ImageFolder(ImageFiles):
         return base.encoded_data(self.root, files, tuple(number))
 
     def _found(self) -> dict[str, ClassFiles]:
-        """Returns training, validation and test part, where they are. Raises: DataError."""
         root = Path(self.root)
         if not root.is_dir():
             raise DataError(
@@ -267,7 +266,6 @@ class ImageTable(ImageFiles):
         return base.Listed(part, images, base.Labels.of(given, lambda place: rows[place].where))
 
     def _rows(self) -> dict[str, list[_Row]]:
-        """Returns the rows of each part. Raises: DataError that names the line."""
         file = Path(self.file)
         if not file.is_file():
             raise DataError(
@@ -299,7 +297,6 @@ class ImageTable(ImageFiles):
         return parts
 
     def _columns(self, names: Sequence[str]) -> list[str | None]:
-        """Returns the columns of path, label, part and group. Raises: DataError for a missing."""
         columns: list[str | None] = []
         for usual in ("path", "label", "split", "group"):
             name = getattr(self, f"{usual}_column")

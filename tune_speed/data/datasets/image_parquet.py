@@ -151,7 +151,6 @@ def read_column(path: Path, column: str, field: str) -> "ChunkedArray":
 
 
 def _content(value: Any, path: Path, where: str) -> bytes | Path:
-    """Returns an image's bytes, or its file. Raises: DataError."""
     fields = value if isinstance(value, dict) else {"bytes": value}
     content: bytes | None = fields.get("bytes")
     name: str | None = fields.get("path")

@@ -190,7 +190,6 @@ class TarShards(PartFiles):
 
 
 def _samples(path: Path) -> list[Sample]:
-    """Returns the images of a shard, in its order. Raises: DataError."""
     status = path.stat()
     # What tells one state of a file from another.
     state = (path, status.st_size, status.st_mtime_ns)
@@ -216,7 +215,6 @@ def _samples(path: Path) -> list[Sample]:
 def _sample(
     name: str, file: BinaryIO, size: int, members: dict[str, tarfile.TarInfo]
 ) -> Sample | None:
-    """Returns the image among the files of a name; None without any. Raises: DataError."""
     images = [kind for kind in members if f".{kind}" in SUFFIXES]
     kind = next((each for each in LABEL_KINDS if each in members), None)
     if not images:

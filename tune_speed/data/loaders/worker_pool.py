@@ -180,7 +180,6 @@ class WorkerPool:
         return self._workers[job.slot % self._num_workers]
 
     def _wait_for(self, worker: Worker) -> None:
-        """Waits until a worker says that it is done. Raises: DataError if it does not."""
         error: DataError | None = None
         failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
         try:

@@ -8,7 +8,7 @@ import functools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -99,7 +99,9 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
     alone = _files(singles, axes, load_anywhere)
     reasons = {arm.name: _reason(alone[arm.name], base) for arm in singles[1:]}
     absent = tuple(arm for arm in singles[1:] if reasons[arm.name] is not None)
-    left = tuple(_without(axes, absent))
+    gone = {arm.name for arm in absent}
+    kept = [(a, tuple(level for level in a.levels if level.label not in gone)) for a in axes]
+    left = tuple(axis._replace(levels=levels) for axis, levels in kept if levels)
     design = base.ablate.design
     if len(left) < LEAST_AXES and design not in ("one-at-a-time", "factorial"):
         design = "one-at-a-time"
@@ -163,13 +165,6 @@ def _reason(file: RecipeFile, base: RecipeFile) -> str | None:
     return not_applicable(
         file.recipe, base.recipe, device=device, num_devices=torch.cuda.device_count()
     )
-
-
-def _without(axes: Sequence[Axis], absent: Sequence[Arm]) -> Iterator[Axis]:
-    gone = {arm.name for arm in absent}
-    for axis in axes:
-        if levels := tuple(level for level in axis.levels if level.label not in gone):
-            yield Axis(axis.name, levels)
 
 
 # --- Re-tuning

@@ -81,7 +81,8 @@ def _draw(panel: "Axes", rows: list[Row], response: Response) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     is_speed = response == "speed"
-    on_axis: Callable[[float], float] = _ln if is_speed else float
+    # Of a factor whose interval begins at 0 the end lies beyond any panel.
+    on_axis: Callable[[float], float] = (lambda x: math.log(max(x, 1e-300))) if is_speed else float
     values = [0.0]
     text: dict[str, Any] = {"ha": "center", "size": "small"}
     for y, row in enumerate(rows):
@@ -107,8 +108,3 @@ def _draw(panel: "Axes", rows: list[Row], response: Response) -> None:
     if is_speed:
         # The axis is one of logarithms; even steps of them are even factors.
         panel.xaxis.set_major_formatter(FuncFormatter(lambda ln, _: f"{math.exp(ln):.3g}×"))
-
-
-def _ln(value: float) -> float:
-    # Beyond any panel where a factor's interval begins at 0.
-    return math.log(max(value, 1e-300))

@@ -18,15 +18,8 @@ from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, compare, holm
 from tune_speed.core.words import joined
-from tune_speed.experiments.ablation import result
+from tune_speed.experiments.ablation import effects, result
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis
-from tune_speed.experiments.ablation.effects import (
-    Estimate,
-    Values,
-    contrasts_of,
-    estimate,
-    with_holm,
-)
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
 from tune_speed.experiments.rerun import merged
 from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE, common_seeds
@@ -156,19 +149,14 @@ def _median(values: Sequence[float | None]) -> result.Median:
 # --- The model
 
 
-def _ln_speed(run: RunResult) -> float | None:
-    time_s = epoch_s(run)
-    return -math.log(time_s) if time_s else None
-
-
 READERS: Mapping[result.Response, Reader] = {
-    "speed": _ln_speed,
+    "speed": lambda run: -math.log(time_s) if (time_s := epoch_s(run)) else None,
     "accuracy": OF_RUN["accuracy"],
     "macro_f1": OF_RUN["macro_f1"],
 }
 
 
-def _values(together: Mapping[str, TrialRecord], read: Reader) -> Values:
+def _values(together: Mapping[str, TrialRecord], read: Reader) -> effects.Values:
     return {
         name: {
             run.seed: value
@@ -180,9 +168,9 @@ def _values(together: Mapping[str, TrialRecord], read: Reader) -> Values:
 
 
 def _effects(
-    axes: Sequence[Axis], arms: Sequence[Arm], values: Mapping[result.Response, Values]
+    axes: Sequence[Axis], arms: Sequence[Arm], values: Mapping[result.Response, effects.Values]
 ) -> Sequence[result.EffectResult]:
-    contrasts = contrasts_of(axes, arms)
+    contrasts = effects.contrasts_of(axes, arms)
     weights = [contrast.weights for contrast in contrasts]
     return [
         result.EffectResult(response=response, kind=one.kind, name=one.name, estimate=found)
@@ -195,16 +183,16 @@ def _effects(
 
 
 def _estimates(
-    weights: Sequence[Mapping[str, float]], response: result.Response, values: Values
-) -> list[Estimate | None]:
+    weights: Sequence[Mapping[str, float]], response: result.Response, values: effects.Values
+) -> list[effects.Estimate | None]:
     """Returns the estimates of one table, corrected by Holm in their number; None: no seed."""
-    found = [estimate(each, values, confidence=CONFIDENCE) for each in weights]
-    known = iter(with_holm([each for each in found if each.value is not None]))
+    found = [effects.estimate(each, values, confidence=CONFIDENCE) for each in weights]
+    known = iter(effects.with_holm([each for each in found if each.value is not None]))
     corrected = [None if each.value is None else next(known) for each in found]
     return [each and _as_factor(each) if response == "speed" else each for each in corrected]
 
 
-def _as_factor(found: Estimate) -> Estimate:
+def _as_factor(found: effects.Estimate) -> effects.Estimate:
     logs = {name: getattr(found, name) for name in ("value", "low", "high")}
     factors = {
         name: None if log is None or log > LARGEST_LOG else math.exp(log)
@@ -216,7 +204,7 @@ def _as_factor(found: Estimate) -> Estimate:
 def _against_base(
     together: Mapping[str, TrialRecord],
     names: Sequence[str],
-    values: Mapping[result.Response, Values],
+    values: Mapping[result.Response, effects.Values],
 ) -> dict[str, dict[str, Any]]:
     """Returns an arm's fields of speed, scores and time to target next to the base's."""
     base = together.get(BASE)

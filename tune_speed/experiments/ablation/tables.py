@@ -9,18 +9,10 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from tune_speed.core import text
 from tune_speed.core.config import flatten
 from tune_speed.core.records import CLOCK_WORDS, Status, Timing
 from tune_speed.core.targets import SIGNS
-from tune_speed.core.text import (
-    ABSENT,
-    INFINITE,
-    counted,
-    device_text,
-    percent,
-    printable,
-    significant,
-)
 from tune_speed.experiments.ablation import result as results
 from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
@@ -86,7 +78,7 @@ def _arm_row(arm: results.ArmResult) -> dict[str, Any]:
 
 def as_renderables(result: results.AblationResult) -> tuple[RenderableType, ...]:
     """Names are shown as they are: never as markup, nor with their control characters."""
-    heading = Text(printable(title(result)), style="italic")
+    heading = Text(text.printable(title(result)), style="italic")
     arms = (_Arms(result), _notes(_arm_notes(result)))
     effects = (_effects_table(result), _notes(_effect_notes(result))) if result.effects else ()
     return (heading, *arms, *effects)
@@ -94,28 +86,28 @@ def as_renderables(result: results.AblationResult) -> tuple[RenderableType, ...]
 
 def title(result: results.AblationResult) -> str:
     part = f", {result.part}" if result.part else ""
-    where = f" on {device_text(result.device)}" if result.device else ""
+    where = f" on {text.device_text(result.device)}" if result.device else ""
     goal = f"{result.metric} {SIGNS[result.target_mode]} {result.target:g}"
     return (
         f"{result.study}{part}: {result.workload_name}, {goal}{where};"
-        f" {result.design}, {counted(result.seeds, 'seed')} an arm"
+        f" {result.design}, {text.counted(result.seeds, 'seed')} an arm"
     )
 
 
 def _notes(sentences: Iterator[str]) -> RenderableType:
-    return Group(*(Text(printable(sentence), style="dim") for sentence in sentences), Text())
+    return Group(*(Text(text.printable(sentence), style="dim") for sentence in sentences), Text())
 
 
 def _cell(arm: results.ArmResult, field: str, form: str) -> str:
     """Returns a figure above its interval; infinite ends are `∞`."""
     value, low, high = arm.ends(field)
     if value is None:
-        return ABSENT
+        return text.ABSENT
     texts = [format(each, form).rstrip(".") for each in (value, low, high) if each is not None]
     # Of a single run an interval is 0 to infinity.
     has_ends = len(texts) == 3 and (low, high) != (0.0, math.inf)
     shown = f"{texts[0]}\n{texts[1]}–{texts[2]}" if has_ends else texts[0]
-    return shown.replace("inf", INFINITE)
+    return shown.replace("inf", text.INFINITE)
 
 
 ARMS: Mapping[str, tuple[str, str]] = {
@@ -142,7 +134,7 @@ class _Arms:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         arms = self.result.arms
         cells = {name: [_cell(arm, *how) for arm in arms] for name, how in ARMS.items()}
-        used = [name for name, column in cells.items() if set(column) != {ABSENT}]
+        used = [name for name, column in cells.items() if set(column) != {text.ABSENT}]
         layouts = [
             [name for name in used if name not in DROPPED[:count]]
             for count in range(len(DROPPED) + 1)
@@ -170,7 +162,7 @@ def kind_words(kind: Kind, design: Design) -> str:
 
 def _effects_table(result: results.AblationResult) -> Table:
     score: results.Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
-    ends = percent(result.confidence)
+    ends = text.percent(result.confidence)
     rows: list[Section | Sequence[str]] = []
     for kind in results.KINDS:
         own = [
@@ -189,7 +181,7 @@ def _effects_table(result: results.AblationResult) -> Table:
 
 def _effect_cells(found: Estimate | None, form: str, joint: str) -> tuple[str, str, str]:
     if found is None or found.value is None:
-        return (ABSENT, ABSENT, ABSENT)
+        return (text.ABSENT, text.ABSENT, text.ABSENT)
     ends = [
         format(end, form)
         for end in (found.low, math.inf if found.high is None else found.high)
@@ -197,8 +189,8 @@ def _effect_cells(found: Estimate | None, form: str, joint: str) -> tuple[str, s
     ]
     p_value = found.p_holm
     is_tiny = p_value is not None and p_value < LEAST_P_VALUE
-    p_text = f"<{LEAST_P_VALUE:g}" if is_tiny else significant(p_value, 2)
-    shown = joint.join(ends).replace("inf", INFINITE) or ABSENT
+    p_text = f"<{LEAST_P_VALUE:g}" if is_tiny else text.significant(p_value, 2)
+    shown = joint.join(ends).replace("inf", text.INFINITE) or text.ABSENT
     return (format(found.value, form), shown, p_text)
 
 
@@ -209,14 +201,15 @@ def _arm_notes(result: results.AblationResult) -> Iterator[str]:
     yield from _missing(result)
     yield from _tuning(result)
     yield (
-        f"Below a figure its {percent(result.confidence)} interval. Speed-up: base's time per epoch"
-        " over the arm's, geometric mean over seeds that have both. To target: expected time with"
-        " restarts; sooner: base's time over the arm's. Met: share of the runs. Runs that failed,"
-        " diverged or ran out of memory are misses, and in no mean. GiB: median of the peaks."
+        f"Below a figure its {text.percent(result.confidence)} interval. Speed-up: base's time per"
+        " epoch over the arm's, geometric mean over seeds that have both. To target: expected time"
+        " with restarts; sooner: base's time over the arm's. Met: share of the runs. Runs that"
+        " failed, diverged or ran out of memory are misses, and in no mean. GiB: median of the"
+        " peaks."
     )
     if result.mode == "anytime":
         yield "Runs stop where they meet the target: accuracies at the end hardly tell arms apart."
-    kinds = [text for timing, text in CLOCK_WORDS.items() if result.timing.get(timing)]
+    kinds = [words for timing, words in CLOCK_WORDS.items() if result.timing.get(timing)]
     if kinds:
         others = f" ({', '.join(result.cotenants)})" if result.cotenants else ""
         yield f"Clock: {'; '.join(kinds)}{others}."
@@ -234,7 +227,7 @@ def _missing(result: results.AblationResult) -> Iterator[str]:
     for arm in result.arms:
         if arm.stop_reasons:
             broken = [f"{n} {s.value}" for s, n in arm.statuses.items() if s not in WHOLE]
-            words = f"of {counted(arm.n, 'run')} {', '.join(broken)}"
+            words = f"of {text.counted(arm.n, 'run')} {', '.join(broken)}"
             yield f"{arm.name}: {words} ({'; '.join(arm.stop_reasons)})."
 
 
@@ -258,7 +251,7 @@ def _effect_notes(result: results.AblationResult) -> Iterator[str]:
     )
     yield (
         "Speeds are factors of the time per epoch, others differences;"
-        f" {percent(result.confidence)} intervals by Student's t over seeds as blocks, none where"
-        " all seeds agree or there is one; p two-sided, Holm's over all rows of a response; n:"
-        " seeds that have all arms of the row."
+        f" {text.percent(result.confidence)} intervals by Student's t over seeds as blocks, none"
+        " where all seeds agree or there is one; p two-sided, Holm's over all rows of a response;"
+        " n: seeds that have all arms of the row."
     )

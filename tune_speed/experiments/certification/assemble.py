@@ -69,11 +69,8 @@ def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
     is_reached = 2 * parts.statistics.hits > len(placed.runs)
     return last.model_copy(
         update={
-            "study": own.study,
-            "trial_id": own.trial_id,
-            "params": own.params,
+            **{n: getattr(own, n) for n in ("study", "trial_id", "params", "space_hash")},
             "proposal_reason": ProposalReason.of(ProposalKind.OTHER, text=of.chosen_by),
-            "space_hash": own.space_hash,
             "kind": "certified",
             "status": Status.REACHED if is_reached else Status.MISSED,
             "runs": placed.runs,
@@ -236,7 +233,7 @@ class _Parts:
             incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,
             incumbent_runs=() if theirs is None else _Parts(theirs, of).rows(),
             interleaving=tuple(turn.name for turn in of.runs),
-            **_gains("speedup", None if is_best else compared, _inverse),
+            **_gains("speedup", None if is_best else compared, lambda ratio: 1 / ratio),
             **_gains("metric_gain", compared if is_best and all_in_time else None, _minus_ln),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
@@ -258,10 +255,6 @@ def _gains(
     ends = (compared.ratio, compared.high, compared.low) if compared else (None,) * 3
     gains = [finite_or_none(change(end)) if end else None for end in ends]
     return dict(zip((name, f"{name}_low", f"{name}_high"), gains, strict=True))
-
-
-def _inverse(ratio: float) -> float:
-    return 1 / ratio
 
 
 def _minus_ln(ratio: float) -> float:

@@ -141,10 +141,7 @@ class Elimination:
         # over looks: the e-process of the latter holds whenever it is looked at.
         share = self._error_rate / 2 / num_rivals
         pair = look(
-            self.samples[leader],
-            self.samples[rival],
-            tail=share / num_looks,
-            miss_s=self._miss_s,
+            self.samples[leader], self.samples[rival], tail=share / num_looks, miss_s=self._miss_s
         )
         evidence = log_evidence(pair, least_success_rate=self._least_success_rate)
         if evidence < -math.log(share):

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tune_speed.core.errors import refuse_link, unwritable
+from tune_speed.core.errors import refuse_link, writing
 from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import TrialRecord
 from tune_speed.runtime.turnstile import file_name
@@ -14,10 +14,8 @@ def keep_of(ledger: Path, name: str) -> KeepWeights:
     """Returns where a finalist's runs leave the best of their networks. Raises: StorageError."""
     folder = ledger.with_suffix(".models")
     refuse_link(folder)
-    try:
+    with writing(folder):
         folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error
     return KeepWeights(file=str(folder / f"{file_name(name)}.pt"), since=0.0)
 
 
@@ -32,8 +30,6 @@ def save_best(folder: Path, best: TrialRecord, save: Path) -> Path | None:
     kept = Path(keep_of(ledger, f"{best.study}/{best.trial_id}").file)
     if not kept.is_file():
         return None
-    try:
+    with writing(save):
         shutil.copyfile(kept, save)
-    except OSError as error:
-        raise unwritable(save, error) from error
     return save

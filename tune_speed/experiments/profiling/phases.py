@@ -86,11 +86,7 @@ class Recorded(NamedTuple):
 
 
 def record(
-    take_step: Callable[[], int],
-    *,
-    num_steps: int,
-    device: torch.device,
-    trace: Path | None = None,
+    take_step: Callable[[], int], *, num_steps: int, device: torch.device, trace: Path | None = None
 ) -> Recorded:
     """Records steps, and writes them as a Chrome trace to that file.
 

@@ -1,12 +1,11 @@
 """Best time to target, or metric within a time, so far, over the time that the search took."""
 
-import operator
 from typing import NamedTuple
 
 from tune_speed.core.text import counted
+from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import padded, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Look, Palette, Sketch, Spot
-from tune_speed.reporting.figures.facts import Measure, duration, measure_of, name_of, time_unit
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
 
 HEIGHT = 220.0
@@ -26,7 +25,7 @@ class Moment(NamedTuple):
 
 def moments(part: StudyPart) -> list[Moment]:
     """Returns when each trial ended, in that order, on a clock that stops between sessions."""
-    measure = measure_of(part)
+    measure = facts.measure_of(part)
     trials = [t for t in part.trials if t.record.started_at and t.record.finished_at]
     clock_s = search_clock_s(trials)
     ended = [Moment(clock_s[t.run_id], measure.of(t), t) for t in trials]
@@ -34,25 +33,18 @@ def moments(part: StudyPart) -> list[Moment]:
 
 
 def records(ended: list[Moment], *, is_falling: bool = True) -> list[Moment]:
-    best: list[Moment] = []
-    for moment in ended:
-        if moment.value is None:
-            continue
-        before = best[-1].value if best else None
-        better = operator.lt if is_falling else operator.gt
-        if before is None or better(moment.value, before):
-            best.append(moment)
-    return best
+    known = [moment for moment in ended if moment.value is not None]
+    return facts.improving(known, lambda m: (-1 if is_falling else 1) * (m.value or 0.0))
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
-    measure = measure_of(part)
+    measure = facts.measure_of(part)
     ended = moments(part)
     best = records(ended, is_falling=measure.is_falling)
     if not best:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
-    panel, unit = canvas.panel, time_unit(ended[-1].clock_s)
+    panel, unit = canvas.panel, facts.time_unit(ended[-1].clock_s)
     shown = [m.value for m in ended if m.value is not None]
     spots = [Spot(m.clock_s / unit.length_s, m.value or 0.0, m.trial) for m in ended]
     new_best = {moment.trial.run_id for moment in best}
@@ -100,7 +92,7 @@ def _tell_first(canvas: Canvas, x: float, clock_s: float) -> None:
     panel.axvline(x, color=canvas.palette["muted"], linewidth=0.9, linestyle=":")
     canvas.label(
         panel,
-        f"first hit after {duration(clock_s)}",
+        f"first hit after {facts.duration(clock_s)}",
         (x, 1.0),
         is_left=x > 0.5 * panel.get_xlim()[1],
         offset=(4, -1),
@@ -109,21 +101,22 @@ def _tell_first(canvas: Canvas, x: float, clock_s: float) -> None:
     )
 
 
-def _alt(ended: list[Moment], best: list[Moment], measure: Measure, hits: int) -> str:
+def _alt(ended: list[Moment], best: list[Moment], measure: facts.Measure, hits: int) -> str:
     (first_s, _, first), (last_s, _, last) = best[0], best[-1]
+    after = facts.duration(first_s)
     start = (
         f"{hits} of {counted(len(ended), 'trial')} {measure.target.did_meet}, the first of them"
-        f" ({name_of(first)}, {measure.text(first)}) after {duration(first_s)} of search; "
+        f" ({facts.name_of(first)}, {measure.text(first)}) after {after} of search; "
     )
-    end = duration(ended[-1].clock_s)
+    end = facts.duration(ended[-1].clock_s)
     if first is last:
         better = "faster" if measure.unit else "better"
         return f"{start}none was {better} until the end, after {end}."
     came = "fell" if measure.is_falling else "rose"
     what = "time" if measure.unit else measure.name
     return (
-        f"{start}the best {what} {came} to {measure.text(last)} ({name_of(last)}) after"
-        f" {duration(last_s)}, and stayed until the end, after {end}."
+        f"{start}the best {what} {came} to {measure.text(last)} ({facts.name_of(last)}) after"
+        f" {facts.duration(last_s)}, and stayed until the end, after {end}."
     )
 
 

@@ -3,8 +3,8 @@
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.records import TrialRecord, ended_as
@@ -15,6 +15,7 @@ from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 TOOLTIP_WIDTH = 110
+Item = TypeVar("Item")
 _UNPRINTABLE = {"Cc", "Cs", "Cn", "Co"}
 
 
@@ -39,6 +40,15 @@ def ends_of(part: StudyPart) -> list[End]:
         for trial, final in finals
         if final is not None and final.step > 0 and (value := final.value(metric)) is not None
     ]
+
+
+def improving(ordered: Iterable[Item], score: Callable[[Item], float]) -> list[Item]:
+    """Returns those that score higher than all before them."""
+    found: list[Item] = []
+    for each in ordered:
+        if not found or score(each) > score(found[-1]):
+            found.append(each)
+    return found
 
 
 def reached(part: StudyPart) -> list[ViewedTrial]:

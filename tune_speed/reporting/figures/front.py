@@ -30,11 +30,7 @@ def pareto(ends: Sequence[facts.End], target: Target) -> list[facts.End]:
     def good(end: facts.End) -> float:
         return goodness(end.metric, target)
 
-    front: list[facts.End] = []
-    for end in sorted(ends, key=lambda e: (e.train_s, -good(e))):
-        if not front or good(end) > good(front[-1]):
-            front.append(end)
-    return front
+    return facts.improving(sorted(ends, key=lambda e: (e.train_s, -good(e))), good)
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
@@ -113,11 +109,7 @@ class Priced(NamedTuple):
 
 
 def front_of(found: Sequence[Priced]) -> list[Priced]:
-    front: list[Priced] = []
-    for each in sorted(found):
-        if not front or each.time_s < front[-1].time_s:
-            front.append(each)
-    return front
+    return facts.improving(sorted(found), lambda each: -each.time_s)
 
 
 def priced(part: StudyPart) -> list[Priced]:

@@ -80,26 +80,11 @@ BEGIN, END = "<!-- techniques -->", "<!-- /techniques -->"
 """Between these search_spaces/TECHNIQUES.md has `techniques_table`."""
 
 SETTINGS = (
-    "precision",
-    "channels_last",
-    "compile",
-    "batch_size",
-    "accumulation_steps",
-    "effective_batch_size",
-    "devices",
-    "augmentation",
-    "label_smoothing",
-    "clip_norm",
-    "clip_value",
-    "loader",
-    "order",
-    "deterministic",
-    "layer_decay",
-    "head_lr_scale",
-    "freeze",
-    "reinit_head",
-    "activation_checkpointing",
-)
+    "precision", "channels_last", "compile", "batch_size", "accumulation_steps",
+    "effective_batch_size", "devices", "augmentation", "label_smoothing", "clip_norm",
+    "clip_value", "loader", "order", "deterministic", "layer_decay", "head_lr_scale", "freeze",
+    "reinit_head", "activation_checkpointing",
+)  # fmt: skip
 """Recipe fields that are speed-ups, or trade speed for something."""
 
 TABLES: dict[str, tuple[Table, str]] = {

@@ -9,16 +9,10 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
+from starlette import responses
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import (
-    HTMLResponse,
-    JSONResponse,
-    PlainTextResponse,
-    Response,
-    StreamingResponse,
-)
 from starlette.routing import Route
 
 from tune_speed.core.errors import ConfigError, ServiceError, StorageError
@@ -89,14 +83,14 @@ class LivePages:
         known = (HTTPException, ConfigError, ServiceError, StorageError)
         return Starlette(routes=routes, exception_handlers=dict.fromkeys(known, _problem))
 
-    async def _overview(self, name: str, title: str, request: Request) -> Response:
+    async def _overview(self, name: str, title: str, request: Request) -> responses.Response:
         moment = await self._all.now()
         made = await _soon(self._all.part(name))
         return _page(
             "live_overview.html.j2", moment.facts, base="", name=name, title=title, made=made
         )
 
-    async def _study(self, request: Request) -> Response:
+    async def _study(self, request: Request) -> responses.Response:
         channel, study = await self._channel(request), request.path_params["study"]
         moment = await _soon(channel.now())
         layout = await channel.part("layout") if moment else None
@@ -108,7 +102,7 @@ class LivePages:
             made=layout,
         )
 
-    async def _trial(self, request: Request) -> Response:
+    async def _trial(self, request: Request) -> responses.Response:
         channel, study = await self._channel(request), request.path_params["study"]
         run_id = _matching(request.path_params["run_id"], RUN_ID)
         moment = await channel.now()
@@ -126,20 +120,20 @@ class LivePages:
             made=await _soon(channel.part(name)),
         )
 
-    async def _part(self, request: Request) -> Response:
+    async def _part(self, request: Request) -> responses.Response:
         made = await (await self._channel(request)).part(request.path_params["name"])
         if made is None:
             raise HTTPException(404, "This page has no such part.")
         headers = {"stamp": made.stamp, "follows": made.follows, "again-s": f"{made.again_s:.1f}"}
-        return HTMLResponse(made.html, headers=headers)
+        return responses.HTMLResponse(made.html, headers=headers)
 
-    async def _steer(self, request: Request) -> Response:
+    async def _steer(self, request: Request) -> responses.Response:
         assert self._helm is not None
         study = _matching(request.path_params["study"], STUDY_NAME)
         send = partial(self._helm.send, study, await fields_of(request))
-        return JSONResponse(dict(await in_thread(send)))
+        return responses.JSONResponse(dict(await in_thread(send)))
 
-    async def _events(self, request: Request) -> Response:
+    async def _events(self, request: Request) -> responses.Response:
         channel = await self._channel(request)
         await channel.now()
 
@@ -150,7 +144,7 @@ class LivePages:
 
         if self._all.viewers + sum(map(_viewers, self._studies.values())) >= MOST_STREAMS:
             raise HTTPException(503, f"{MOST_STREAMS} pages are open. Close some of them.")
-        return StreamingResponse(stream(), media_type="text/event-stream")
+        return responses.StreamingResponse(stream(), media_type="text/event-stream")
 
     async def _channel(self, request: Request) -> Channel:
         """Returns what is read of the store, or its study. Raises: ConfigError, HTTPException."""
@@ -185,9 +179,9 @@ async def _soon(work: Coroutine[Any, Any, Result]) -> Result | None:
     return task.result() if done else None
 
 
-def _page(template: str, facts: Mapping[str, Any], **context: Any) -> Response:
+def _page(template: str, facts: Mapping[str, Any], **context: Any) -> responses.Response:
     context = {"facts": facts, "state": json.dumps(facts), **context}
-    return HTMLResponse(render(template, context, is_live=True))
+    return responses.HTMLResponse(render(template, context, is_live=True))
 
 
 def _matching(text: str, pattern: str) -> str:
@@ -196,7 +190,7 @@ def _matching(text: str, pattern: str) -> str:
     return text
 
 
-async def _problem(request: Request, error: Exception) -> Response:
+async def _problem(request: Request, error: Exception) -> responses.Response:
     is_sent = request.method == "POST"
     if isinstance(error, HTTPException):
         code, text = error.status_code, error.detail
@@ -204,10 +198,10 @@ async def _problem(request: Request, error: Exception) -> Response:
         wrong = 400 if is_sent else 404
         code, text = (wrong if isinstance(error, ConfigError) else 503), str(error)
     if is_sent:
-        return JSONResponse({"error": text}, code)
+        return responses.JSONResponse({"error": text}, code)
     if "/parts/" in request.url.path or request.url.path.endswith("/events"):
-        return PlainTextResponse(text, code)
-    return HTMLResponse(render("problem.html.j2", {"text": text, "code": code}), code)
+        return responses.PlainTextResponse(text, code)
+    return responses.HTMLResponse(render("problem.html.j2", {"text": text, "code": code}), code)
 
 
 # Rows of each board; its study's page has the rest.

@@ -119,9 +119,7 @@ def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: 
 def _setting(record: TrialRecord) -> dict[str, Any]:
     return {
         "workload": record.workload_name,
-        "workload_hash": record.workload_hash,
-        "protocol_version": record.protocol_version,
-        "evaluated_on": record.evaluated_on,
+        **{n: getattr(record, n) for n in ("workload_hash", "protocol_version", "evaluated_on")},
         "seeds": " ".join(str(run.seed) for run in record.runs),
         "cpu_threads": record.cpu_threads,
         "max_cotenants": record.max_cotenants,

@@ -12,16 +12,7 @@ from rich.text import Text
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.study.reader import StudyReader
-from tune_speed.reporting.watch.screen import (
-    HINT,
-    ended_line,
-    plain,
-    screen,
-    standing,
-    state_text,
-    steered_text,
-    target_text,
-)
+from tune_speed.reporting.watch import screen
 from tune_speed.reporting.watch.status import State, StudyStatus, as_dict, fingerprint, glance
 
 # How often a line says how far the search is.
@@ -77,9 +68,9 @@ class Screen:
 
     def show(self, seen: StudyStatus, trouble: str | None) -> None:
         """Shows the study; `trouble`: why it is not fresh."""
-        hint = "" if seen.state in OVER else HINT
+        hint = "" if seen.state in OVER else screen.HINT
         height = self._console.size.height
-        picture = screen(seen, trouble=trouble, height=height, hint=hint)
+        picture = screen.screen(seen, trouble=trouble, height=height, hint=hint)
         self._live.update(picture, refresh=True)
 
 
@@ -99,14 +90,14 @@ class Lines:
         if trouble != self._trouble:
             self._print(trouble or "the store answers again")
         if self._last is None:
-            self._print(f"{view.study}: {target_text(seen)}".removesuffix(": "))
+            self._print(f"{view.study}: {screen.target_text(seen)}".removesuffix(": "))
             for device in dict.fromkeys(part.key.device for part in view.parts):
                 self._print(f"on {device}")
             self._seen = {trial.run_id: "ended" for trial in (*view.trials, *view.certified)}
         best = {trial.run_id for part in seen.parts for trial in part.records}
         for trial in (*view.trials, *view.certified):
             if self._is_new(trial.run_id, "ended"):
-                line = ended_line(trial.record, is_best=trial.run_id in best)
+                line = screen.ended_line(trial.record, is_best=trial.run_id in best)
                 is_estimate = trial.record.kind == "estimate"
                 self._print(line if is_estimate else f"{trial.record.verdict}: {line}")
         for running in view.running:
@@ -114,7 +105,7 @@ class Lines:
                 chosen = f"  [{describe_params(running.params)}]" if running.params else ""
                 self._print(f"{running.trial_id} began{chosen}")
         for at, line in seen.steered[len(self._last.steered) if self._last else 0 :]:
-            self._print(f"steered {steered_text(at, line)}")
+            self._print(f"steered {screen.steered_text(at, line)}")
         self._tell_state(seen)
         self._last, self._trouble = seen, trouble
 
@@ -131,10 +122,10 @@ class Lines:
         is_new_state = last is None or (last.state, last.is_paused) != state
         if is_new_state or time.monotonic() - self._told_at > STANDING_S:
             self._told_at = time.monotonic()
-            self._print(f"{state_text(seen)}: {standing(seen)}")
+            self._print(f"{screen.state_text(seen)}: {screen.standing(seen)}")
 
     def _print(self, line: str) -> None:
-        self._console.print(Text(plain(line)), soft_wrap=True)
+        self._console.print(Text(screen.plain(line)), soft_wrap=True)
 
 
 class Json:

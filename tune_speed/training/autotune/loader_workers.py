@@ -175,12 +175,7 @@ def served(
 
 
 def _served(
-    recipe: Recipe,
-    splits: Splits,
-    take_step: TakeStep,
-    setting: Setting,
-    *,
-    device: torch.device,
+    recipe: Recipe, splits: Splits, take_step: TakeStep, setting: Setting, *, device: torch.device
 ) -> Served:
     loader = open_loader(recipe, splits.train, splits, seed=0, device=device)
     try:

@@ -100,7 +100,6 @@ def resolved(
 
 
 def _read(file: Path, recipe: Recipe) -> Settled | None:
-    """Returns what was settled before; None where there is nothing, or nothing that can be read."""
     try:
         found = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):

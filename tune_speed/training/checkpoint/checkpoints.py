@@ -121,7 +121,6 @@ class Checkpoints:
         return None
 
     def _checked(self, content: bytes, most_batch_size: int | None) -> Found:
-        """Returns the checkpoint if this run can resume it. Raises: BadCheckpoint."""
         header, payload = split(content)
         refuse_other(header.identity, self._identity)
         state = load(payload)

@@ -274,18 +274,15 @@ class Stepper:
     def learn(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
         """Takes the step that ends at `frac` of the run; its sum of losses holds until the next."""
         if self.recorder is None or group.num_batches(self.recipe, ALONE) > MOST_BATCHES:
-            loss_sum = self._launched(group, shape, frac=frac)
+            loss_sum = self._add_gradients(group, shape, frac=frac)
+            num_learned = group.num_learned(self.recipe, shape) / self.ranks.size
+            scale = static_scale(self.recipe, num_learned)
+            update(self.optimizer, self.recipe, self.scaler, scale=scale)
+            self.optimizer.zero_grad(set_to_none=True)
         else:
             kind = group.num_samples, shape
             loss_sum = self.recorder.take(group.micro_batches, kind, self._parts(group, shape))
         self._keep_pace()
-        return loss_sum
-
-    def _launched(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
-        loss_sum = self._add_gradients(group, shape, frac=frac)
-        scale = static_scale(self.recipe, group.num_learned(self.recipe, shape) / self.ranks.size)
-        update(self.optimizer, self.recipe, self.scaler, scale=scale)
-        self.optimizer.zero_grad(set_to_none=True)
         return loss_sum
 
     def _add_gradients(self, group: Group, shape: Shape, *, frac: float) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tune_speed.core.errors import ConfigError, ServiceError, StorageError, unwritable
+from tune_speed.core.errors import ConfigError, ServiceError, StorageError, writing
 from tune_speed.core.event_log import EventLog, LogAdvice, whole_size
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.text import switch
@@ -65,11 +65,9 @@ def is_driven(folder: Path) -> bool:
 @contextmanager
 def driving(folder: Path) -> Iterator[None]:
     """Says, as long as the block runs, that a search of the study does. Raises: StorageError."""
-    try:
+    with writing(folder / LOCK):
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(folder / LOCK, flags, 0o644)
-    except OSError as error:
-        raise unwritable(folder / LOCK, error) from error
     try:
         fcntl.flock(file, fcntl.LOCK_SH)
         yield

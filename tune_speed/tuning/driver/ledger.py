@@ -285,7 +285,6 @@ def _proposal_of(record: TrialRecord) -> Proposal:
 
 
 def _checked_id(trial_id: str) -> str:
-    """Returns `trial_id`. Raises: ValueError, TypeError if it is none."""
     # Files are named by it, so a ledger of a stranger must not choose their paths.
     if not _TRIAL_ID.fullmatch(trial_id):
         raise ValueError("no trial's id")

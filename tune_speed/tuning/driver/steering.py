@@ -14,21 +14,9 @@ from tune_speed.core.text import counted, duration
 from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import parse_duration_s
 from tune_speed.training.trial import utc_now
+from tune_speed.tuning.driver import requests
 from tune_speed.tuning.driver.control import Inbox
 from tune_speed.tuning.driver.controller import SearchController
-from tune_speed.tuning.driver.requests import (
-    SETTINGS,
-    Answer,
-    Pause,
-    Request,
-    Set,
-    Stop,
-    Try,
-    accepted,
-    completed,
-    is_paused,
-    refuse_target,
-)
 from tune_speed.tuning.driver.trial_files import read_trial_file
 
 LOOK_EVERY_S = 0.2
@@ -36,25 +24,25 @@ LOOK_EVERY_S = 0.2
 
 def configured_in(study: StudyFile) -> dict[str, Any]:
     """Returns the settings that can be changed, as the study's file or options have them."""
-    return study.search.model_dump(include=set(SETTINGS))
+    return study.search.model_dump(include=set(requests.SETTINGS))
 
 
-def steered(study: StudyFile, answers: Iterable[Answer]) -> StudyFile:
+def steered(study: StudyFile, answers: Iterable[requests.Answer]) -> StudyFile:
     """Returns the study with what was set by hand, as long as its file says what it said then."""
     said, changed = configured_in(study), dict[str, Any]()
-    for request, answer in accepted(answers, Set):
+    for request, answer in requests.accepted(answers, requests.Set):
         for name, value in request.changes.items():
             if name in said and answer.configured.get(name) == said[name]:
                 changed[name] = value
     return replace(study, search=study.search.model_copy(update=changed))
 
 
-def standing(answers: Iterable[Answer], begun: StudyFile, study: StudyFile) -> list[str]:
+def standing(answers: Iterable[requests.Answer], begun: StudyFile, study: StudyFile) -> list[str]:
     """Returns what earlier steering means now, a line each; `begun` is the study without it."""
     said, now = configured_in(begun), configured_in(study)
     changed = [f"{name}={_shown(now[name])}" for name in now if now[name] != said[name]]
     lines = [f"set by hand before: {', '.join(changed)}"] if changed else []
-    if is_paused(answers):
+    if requests.is_paused(answers):
         lines.append(f"paused: `tune-speed steer {study.name} go-on` lets trials begin")
     return lines
 
@@ -68,7 +56,7 @@ class Steering:
         *,
         configured: Mapping[str, Any],
         room: Callable[[], int],
-        on_answer: Callable[[Answer], None] = lambda answer: None,
+        on_answer: Callable[[requests.Answer], None] = lambda answer: None,
     ) -> None:
         """`configured` is what the study's file says, `room` how many trials fit at a time."""
         self._controller, self._configured = controller, dict(configured)
@@ -91,34 +79,34 @@ class Steering:
             if request.id not in controller.ledger.answers and controller.trials.failure is None:
                 self._act(request)
 
-    def _act(self, request: Request) -> None:
+    def _act(self, request: requests.Request) -> None:
         try:
             answer = self._answer(request)
         except TuneSpeedError as error:
-            answer = Answer(request=request, at=utc_now(), refused=True, text=str(error))
+            answer = requests.Answer(request=request, at=utc_now(), refused=True, text=str(error))
         if not self._controller.steered(answer):
             return
-        if isinstance(request, Stop) and not answer.refused:
+        if isinstance(request, requests.Stop) and not answer.refused:
             self.stops.append(request.trial)
         self._on_answer(answer)
 
-    def _answer(self, request: Request) -> Answer:
-        if isinstance(request, Try):
+    def _answer(self, request: requests.Request) -> requests.Answer:
+        if isinstance(request, requests.Try):
             return self._answer_try(request)
-        if isinstance(request, Set):
+        if isinstance(request, requests.Set):
             return self._answer_set(request)
-        if isinstance(request, Stop):
-            return Answer(request=request, at=utc_now(), text=self._stopping(request))
+        if isinstance(request, requests.Stop):
+            return requests.Answer(request=request, at=utc_now(), text=self._stopping(request))
         is_paused, running = self._controller.is_paused, len(self._controller.trials.running)
-        if isinstance(request, Pause):
+        if isinstance(request, requests.Pause):
             text = "no trial begins until `go-on`"
             text += f"; {counted(running, 'trial')} that run go on to their ends" * bool(running)
             text = "paused already" if is_paused else text
         else:
             text = "trials begin again" if is_paused else "not paused"
-        return Answer(request=request, at=utc_now(), text=text)
+        return requests.Answer(request=request, at=utc_now(), text=text)
 
-    def _answer_try(self, request: Try) -> Answer:
+    def _answer_try(self, request: requests.Try) -> requests.Answer:
         controller = self._controller
         search, waiting = controller.study.search, len(controller.learning.wanted())
         left = search.trials - controller.num_begun - waiting
@@ -129,15 +117,15 @@ class Steering:
             )
         best = next(iter(controller.learning.favourites), None)
         base = {} if best is None else controller.ledger.proposals[best.trial_id].params
-        point = completed(controller.study.space, request.params, base)
+        point = requests.completed(controller.study.space, request.params, base)
         rest = "; what it leaves out is the search's choice, as no trial met the target yet"
         if best is not None:
             rest = f"; what it leaves out is as in {best.trial_id}, which is recommended"
         after = f", after {waiting} asked for before" if waiting else ""
         text = f"the next trial to begin{after}{rest}"
-        return Answer(request=request, at=utc_now(), text=text, point=point)
+        return requests.Answer(request=request, at=utc_now(), text=text, point=point)
 
-    def _stopping(self, request: Stop) -> str:
+    def _stopping(self, request: requests.Stop) -> str:
         controller, trial_id = self._controller, request.trial
         if trial_id in controller.trials.running:
             if read_trial_file(controller.ledger.folder, trial_id) is not None:
@@ -152,9 +140,9 @@ class Steering:
             why = "it waits to be run again"
         raise ConfigError(f"{trial_id} must run to be stopped, but {why} ({running}).")
 
-    def _answer_set(self, request: Set) -> Answer:
+    def _answer_set(self, request: requests.Set) -> requests.Answer:
         controller, changes = self._controller, request.changes
-        refuse_target(changes)
+        requests.refuse_target(changes)
         before = configured_in(controller.study)
         if "trials" in changes and changes["trials"] < controller.num_begun:
             must = f"must be at least {controller.num_begun}, as so many have begun"
@@ -165,7 +153,9 @@ class Steering:
             self._check_time(parse_duration_s(budget))
         told = (f"{name} was {_shown(before[name])}" for name in changes)
         configured = {name: self._configured[name] for name in changes}
-        return Answer(request=request, at=utc_now(), text="; ".join(told), configured=configured)
+        return requests.Answer(
+            request=request, at=utc_now(), text="; ".join(told), configured=configured
+        )
 
     def _check_room(self, concurrent: int) -> None:
         room, resources = self._room(), self._controller.study.search.resources

@@ -104,11 +104,7 @@ def _join(address: str) -> None:
     is_here = (server_of(address) or "").startswith(LOOPBACK)
     # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
     package = {"py_modules": [str(Path(__file__).parents[2])]}
-    with (
-        on_loopback() if is_here else nullcontext(),
-        patient(START_LIMIT_S),
-        without_sigterm(),
-    ):
+    with on_loopback() if is_here else nullcontext(), patient(START_LIMIT_S), without_sigterm():
         ray.init(
             address=address,
             log_to_driver=False,

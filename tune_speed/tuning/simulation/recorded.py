@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from pydantic import ConfigDict, ValidationError
 
 from tune_speed.core.config import Config
-from tune_speed.core.errors import ConfigError, unwritable
+from tune_speed.core.errors import ConfigError, writing
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.tuning.driver.imported_trials import read_table
@@ -236,7 +236,6 @@ def _unusable(path: Path | str, why: str) -> ConfigError:
 
 
 def _run(row: Mapping[str, Any], space: SearchSpace) -> RecordedRun:
-    """Returns a run. Raises: ValueError if the row contradicts itself."""
     params = json.loads(row["params"])
     if not isinstance(params, dict):
         raise ValueError(f"`params` must be a mapping, but got {row['params']}")
@@ -281,8 +280,6 @@ def write_table(
     """
     path = Path(path)
     schema = SCHEMA.with_metadata({METADATA: json.dumps(metadata)})
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
-    except OSError as error:
-        raise unwritable(path, error) from error

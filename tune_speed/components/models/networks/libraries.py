@@ -5,7 +5,6 @@ would end as one pixel. The `cifar` stem keeps the resolution: the first convolu
 with stride 1, and the max-pool after it goes. The further convolutions of a deep stem stay.
 """
 
-import functools
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -117,12 +116,10 @@ def resize_images(network: nn.Module, size: int | None) -> nn.Module:
     """Returns `network`, which resizes its images to `size` pixels a side; None: as they are."""
     # A hook, so that the weights keep their names.
     if size is not None:
-        network.register_forward_pre_hook(functools.partial(_resized, size=size))
+        network.register_forward_pre_hook(
+            lambda _, images: F.interpolate(images[0], size=(size, size), mode="bicubic")
+        )
     return network
-
-
-def _resized(_: nn.Module, images: tuple[Tensor], *, size: int) -> Tensor:
-    return F.interpolate(images[0], size=(size, size), mode="bicubic")
 
 
 def _no_cifar_stem(library: str, name: str) -> ConfigError:

@@ -38,13 +38,7 @@ class Criterion(NamedTuple):
 
 
 NOT_SWITCHED = Switch(
-    num_steps=0,
-    num_ratios=0,
-    average=0.0,
-    square=0.0,
-    steps_in_row=0,
-    switch_step=None,
-    rate=None,
+    num_steps=0, num_ratios=0, average=0.0, square=0.0, steps_in_row=0, switch_step=None, rate=None
 )
 
 
@@ -126,10 +120,7 @@ class SwatsOptimizer(Adam):
             self._sgd_step()
             return loss
         tensor_lists.shared_state(self)["switch"] = next_switch(
-            self.switch,
-            self._adam_step(),
-            self.criterion,
-            beta2=self.param_groups[0]["betas"][1],
+            self.switch, self._adam_step(), self.criterion, beta2=self.param_groups[0]["betas"][1]
         )
         if self.switch["rate"] is not None:
             rate = self.switch["rate"]

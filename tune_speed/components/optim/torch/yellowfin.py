@@ -181,10 +181,7 @@ class YellowFinOptimizer(Optimizer):
         averages = [self._memory(weight, "gradient_average") for weight in weights]
         torch._foreach_lerp_(averages, gradients, 1 - self.beta)
         landscape = observe(
-            tuner,
-            squared_norm=square,
-            squared_average=squared_norm(averages),
-            beta=self.beta,
+            tuner, squared_norm=square, squared_average=squared_norm(averages), beta=self.beta
         )
         momentum, rate = single_step(landscape)
         if t == 0:

@@ -46,9 +46,7 @@ def find_classifier(model: nn.Module, *, path: str) -> tuple[str, Classifier]:
     names = ", ".join(name for name, _ in heads)
     given = f"{type(model).__name__}, which has {len(heads)}: {names}" if heads else ""
     raise refusal(
-        path,
-        must="must have a network with one final layer",
-        given=given or type(model).__name__,
+        path, must="must have a network with one final layer", given=given or type(model).__name__
     )
 
 
@@ -125,11 +123,6 @@ def active_dropouts(model: nn.Module, *, stochastic_depth: bool) -> list[Dropout
         for attribute in _attributes(module, kinds)
     ]
     return [place for place in places if _rate(place) > 0]
-
-
-def switch_off(model: nn.Module, *, stochastic_depth: bool) -> None:
-    for module, attribute in active_dropouts(model, stochastic_depth=stochastic_depth):
-        setattr(module, attribute, 0.0)
 
 
 def _attributes(module: nn.Module, kinds: dict[str, tuple[str, ...]]) -> list[str]:

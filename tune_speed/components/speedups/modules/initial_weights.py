@@ -14,12 +14,7 @@ from torch.nn import functional
 
 from tune_speed.components.models.networks.libraries import take_state
 from tune_speed.components.speedups.base import Start, refusal
-from tune_speed.components.speedups.modules.heads import (
-    Classifier,
-    find_classifier,
-    first_conv,
-    heads_of,
-)
+from tune_speed.components.speedups.modules import heads
 from tune_speed.components.speedups.modules.residual import find_blocks
 from tune_speed.data.base import DatasetConfig
 from tune_speed.data.cache import prepare
@@ -33,9 +28,9 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerN
 
 def draw_weights(model: nn.Module) -> None:
     """Draws convolutions but those that give logits; sets norms to 1 and 0, and biases to 0."""
-    heads = [layer for _, layer in heads_of(model)]
+    found = [layer for _, layer in heads.heads_of(model)]
     for module in model.modules():
-        is_head = module in heads and getattr(module, "kernel_size", (1, 1)) == (1, 1)
+        is_head = module in found and getattr(module, "kernel_size", (1, 1)) == (1, 1)
         if isinstance(module, nn.Conv2d) and not is_head:
             fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
             module.weight.data.normal_(0, math.sqrt(2 / fan_out))
@@ -136,7 +131,7 @@ def learn_from_other(
     """
     splits = read_other(*data)
     _check_channels(model, splits)
-    name, own = find_classifier(model, path=PRETRAIN_OTHER)
+    name, own = heads.find_classifier(model, path=PRETRAIN_OTHER)
     other = copy.deepcopy(model)
     other.set_submodule(name, _for_classes(own, splits.num_classes))
     order = SampleOrder(len(splits.train.labels), batch_size, start.seed)
@@ -151,7 +146,7 @@ def learn_from_other(
 
 
 def _check_channels(model: nn.Module, splits: Splits) -> None:
-    first = first_conv(model)
+    first = heads.first_conv(model)
     channels = splits.train.pixels.shape[-1]
     if first is None or first.in_channels == channels:
         return
@@ -162,8 +157,8 @@ def _check_channels(model: nn.Module, splits: Splits) -> None:
     )
 
 
-def _for_classes(layer: Classifier, num_classes: int) -> Classifier:
-    fresh: Classifier
+def _for_classes(layer: heads.Classifier, num_classes: int) -> heads.Classifier:
+    fresh: heads.Classifier
     if isinstance(layer, nn.Linear):
         fresh = nn.Linear(layer.in_features, num_classes, bias=layer.bias is not None)
     else:

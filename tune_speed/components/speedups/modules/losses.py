@@ -36,12 +36,7 @@ def weights_on(device: torch.device, class_weights: tuple[float, ...]) -> Tensor
 
 
 def sum_of_focal_losses(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    alpha: float | None,
-    gamma: float,
-    label_smoothing: float,
+    logits: Tensor, labels: Tensor, *, alpha: float | None, gamma: float, label_smoothing: float
 ) -> Tensor:
     """Returns the sum of `Focal`'s loss [nat] of logits (N, K); `alpha` None: classes weigh 1."""
     targets = targets_of(labels, logits.shape[1], label_smoothing=label_smoothing)

@@ -232,10 +232,7 @@ class Staged(nn.Module):
 
     def _bounds(self, stage: int) -> tuple[int, int]:
         num_blocks = len(self.net.blocks)
-        return (
-            stage * num_blocks // self.num_stages,
-            (stage + 1) * num_blocks // self.num_stages,
-        )
+        return (stage * num_blocks // self.num_stages, (stage + 1) * num_blocks // self.num_stages)
 
     def _stem(self) -> Iterator[nn.Module]:
         for child in self.net.children():

@@ -68,11 +68,6 @@ class SparseBackward(torch.autograd.Function):
         return dx, dw, dy.sum(dim=0) if needs_db else None, None, None
 
 
-def sparsify(model: nn.Module, *, k: int, unified: bool) -> None:
-    for name, layer in hidden_linears(model).items():
-        model.set_submodule(name, SparseLinear(layer, k=k, unified=unified))
-
-
 def hidden_linears(model: nn.Module) -> dict[str, nn.Linear]:
     """Returns the linear layers but the last and those with as many outputs, by name."""
     # Subclasses are left out: those of torch do not call their `forward`, or quantise.
@@ -180,9 +175,10 @@ def hidden_convolutions(model: nn.Module) -> dict[str, nn.Conv2d]:
     layers = {name: m for name, m in model.named_modules() if type(m) is nn.Conv2d}
     if layers and not any(isinstance(module, nn.Linear) for module in model.modules()):
         layers.popitem()
-    return {name: layer for name, layer in layers.items() if _is_plain(layer)}
-
-
-def _is_plain(layer: nn.Conv2d) -> bool:
-    is_zero_padded = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    return layer.groups == 1 and is_zero_padded
+    return {
+        name: layer
+        for name, layer in layers.items()
+        if layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    }
