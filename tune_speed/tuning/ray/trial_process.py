@@ -27,7 +27,14 @@ from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.driver.trial_files import write_trial_file
-from tune_speed.tuning.ray import liveness
+from tune_speed.tuning.ray.liveness import (
+    LEAVE_S,
+    Watchdog,
+    end_report,
+    leave,
+    running_report,
+    watch_rank,
+)
 from tune_speed.tuning.ray.node_query import on_nodes, set_up_device, set_up_worker
 
 if TYPE_CHECKING:
@@ -188,7 +195,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
     def setup(self, config: dict[str, Any]) -> None:
         set_up_worker()
         self._thread = TrialThread()
-        self._watchdog = liveness.Watchdog(on_hang=self._hung)
+        self._watchdog = Watchdog(on_hang=self._hung)
         self._is_settled = False
         self._warm = set[str]()
         self._begin(config)
@@ -206,19 +213,19 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         """Returns the next report of the trial, see `liveness`. Raises: what the trial raises."""
         trial = self._trial
         if trial.is_hung:
-            liveness.leave()  # A further request says that the driver has the record.
+            leave()  # A further request says that the driver has the record.
         if trial.is_stopped:
             self._end_trial()
             if trial.spec.checkpoint is not None:  # It may be newer than the driver's decision.
                 discard(trial.spec.checkpoint.place)
-            return liveness.end_report("stopped")
+            return end_report("stopped")
         found = self._thread.poll(
             timeout_s=trial.config["heartbeat_s"], every_s=trial.config["report_every_s"]
         )
         if isinstance(found, TrialRecord):
             before = trial.num_sent
             trial.num_sent = len(found.runs[-1].evaluations)
-            return liveness.running_report(found, before=before)
+            return running_report(found, before=before)
         return {} if found is None else self._ended(found)
 
     def stop_trial(self) -> None:
@@ -246,7 +253,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     def _end_trial(self) -> None:
         if not self._thread.has_ended(timeout_s=END_S):
-            liveness.leave()
+            leave()
         self._watchdog.rest()
 
     def _begin(self, config: dict[str, Any]) -> None:
@@ -298,7 +305,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
             # Rank 0, which waits for the others, is watched: its process ends where it hangs.
             limit_s, refused = config["hang_after_s"], (DeviceFailed, RanksDied)
-            watch = partial(liveness.watch_rank, limit_s=limit_s) if limit_s < math.inf else None
+            watch = partial(watch_rank, limit_s=limit_s) if limit_s < math.inf else None
             return run_here(spec, interrupt=self._interrupt, refuse=refused, watch=watch)
         from tune_speed.training.objective import run_trial
 
@@ -309,11 +316,11 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
     def _ended(self, end: End) -> dict[str, Any]:
         self._watchdog.rest()
         if end.error is None:
-            return liveness.end_report("hung" if end.is_hung else "finished", end.record)
+            return end_report("hung" if end.is_hung else "finished", end.record)
         from tune_speed.training.loop import Interrupted
 
         if isinstance(end.error, Interrupted):
-            return liveness.end_report("interrupted")
+            return end_report("interrupted")
         raise end.error
 
     def _hung(self, stacks: str, quiet_s: float) -> None:
@@ -327,5 +334,5 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
         if not self._thread.give_up(End(record=record, is_hung=True), keep=keep):
             return  # It has just ended.
-        time.sleep(liveness.LEAVE_S)
-        liveness.leave()
+        time.sleep(LEAVE_S)
+        leave()
