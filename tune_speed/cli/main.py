@@ -59,13 +59,14 @@ def begin(
     load_plugins_of_environment()
 
 
-for command in (
-    *(search.init, search.search, train.train, search.certify, predict.predict, predict.export),
-    *(ablate.ablate, ablate.replicate, leaderboard.best, leaderboard.leaderboard, show.list_),
-    *(show.show, watch.report, train.profile, show.compare, watch.watch, watch.forecast),
-    *(watch.serve, steer.try_, steer.steer, steer.note, steer.delete, simulate.simulate),
-    *(show.schema, checks.doctor),
-):
+COMMANDS = (
+    search.init, search.search, train.train, search.certify, predict.predict, predict.export,
+    ablate.ablate, ablate.replicate, leaderboard.best, leaderboard.leaderboard, show.list_,
+    show.show, watch.report, train.profile, show.compare, watch.watch, watch.forecast,
+    watch.serve, steer.try_, steer.steer, steer.note, steer.delete, simulate.simulate,
+    show.schema, checks.doctor,
+)  # fmt: skip
+for command in COMMANDS:
     # `list_` has its underscore only because `list` is Python's.
     app.command(command.__name__.rstrip("_"))(command)
 
