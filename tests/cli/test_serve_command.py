@@ -20,8 +20,9 @@ from helpers.tracking.stores import store_of
 
 def first_line(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], 60)
-    assert ready, "it must print where it listens"
+    ready = select.poll()
+    ready.register(process.stdout, select.POLLIN)
+    assert ready.poll(60_000), "it must print where it listens"
     return process.stdout.readline()
 
 

@@ -198,7 +198,7 @@ class RecordIndex:
         self._db.executemany(statement, rows)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def index_of(store: Store) -> RecordIndex:
     """Returns the index of a store; a process opens it once."""
     return RecordIndex(store)

@@ -3,8 +3,10 @@
 Programs stand for Ray's: they hang as its calls do, with the interpreter's lock held.
 """
 
+import fcntl
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -171,3 +173,13 @@ def test_deleted_study_is_refused_early(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ServiceError, match="experiments restore"):
         services.store_and_ray(study, store, address=None, pin=None).__enter__()
     assert Head.own is None
+
+
+def test_a_head_is_heard_in_a_process_with_a_thousand_open_files() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD, 1100)) as high:
+        assert high.fileno() >= 1100 and not health._is_heard(high, 0.0)
+        theirs.send(b"x")
+        assert health._is_heard(high, None) and high.recv(1) == b"x"
+        theirs.close()
+        assert health._is_heard(high, 0.0), "its end is heard too"

@@ -171,7 +171,7 @@ class Head:
 
     def address(self) -> str:
         """Returns HOST:PORT of the cluster. Raises: ConnectionError if it does not start."""
-        if not select.select([self._line], [], [], START_LIMIT_S)[0]:
+        if not _is_heard(self._line, START_LIMIT_S):
             raise ConnectionError(f"its processes need more than {START_LIMIT_S:g} s")
         said = _heard(self._line).decode()
         if "\n" in said or not said:
@@ -198,7 +198,7 @@ class Head:
             raise KeyboardInterrupt
 
     def cause(self) -> str | None:
-        if not select.select([self._line], [], [], 0)[0]:
+        if not _is_heard(self._line, 0.0):
             return None
         return _heard(self._line).decode() or "the process that keeps Ray's has ended"
 
@@ -245,7 +245,7 @@ def _cause_of(node: Any) -> str | None:
 def _follow(line: socket.socket, driver: int) -> None:
     ends_s = math.inf
     while time.monotonic() < ends_s:
-        if not select.select([line], [], [], None if ends_s == math.inf else 0.1)[0]:
+        if not _is_heard(line, None if ends_s == math.inf else 0.1):
             continue
         said = _heard(line)
         if not said:
@@ -258,6 +258,14 @@ def _follow(line: socket.socket, driver: int) -> None:
         os.kill(driver, signal.SIGKILL)
     _clear(psutil.Process())
     os._exit(0)
+
+
+def _is_heard(line: socket.socket, timeout_s: float | None) -> bool:
+    """Returns whether something came, or the other end closed, within this time; None: any."""
+    # Of a process with 1,024 open files `select.select` would refuse the next.
+    poll = select.poll()
+    poll.register(line, select.POLLIN)
+    return bool(poll.poll(None if timeout_s is None else round(1000 * timeout_s)))
 
 
 def _heard(line: socket.socket) -> bytes:
