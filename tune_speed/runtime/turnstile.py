@@ -289,7 +289,7 @@ class Turnstile(AbstractContextManager["Turnstile"]):
         return self._has_long_steps and not self._is_regardless and self._is_long_held()
 
     def wait(self) -> float:
-        """Pauses while somebody measures, with an idle device; returns for how long [s]."""
+        """Pauses while another run measures, with the device idle; returns for how long [s]."""
         is_idle = not self._num_training and not self._num_busy
         if self.why_not or self._is_measuring or is_idle:
             return 0.0

@@ -44,7 +44,7 @@ class Known(NamedTuple):
     end_ms: int
     """0: it has a record, and its end is not written yet."""
     is_deleted: bool
-    parent_id: str = ""
+    parent_id: str
 
 
 class Sums(NamedTuple):
@@ -108,7 +108,7 @@ class RecordIndex:
                 return read(self)
 
     def rows(
-        self, columns: str, experiments: Iterable[str], condition: str = "1", *values: Any
+        self, columns: str, experiments: Iterable[str], condition: str, *values: Any
     ) -> list[Any]:
         """Returns columns of the runs of these experiments for which `condition` (SQL) holds.
 

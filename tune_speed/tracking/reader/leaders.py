@@ -1,7 +1,7 @@
 """The leading trials of each board, and what all of its trials come to."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tune_speed.core import comparability
@@ -52,11 +52,12 @@ def find_leaders(store: Store, query: Query = ANY, *, top: int = 20) -> Leaders:
 
     def read(index: RecordIndex, seen: Seen) -> Leaders:
         experiments = list(seen.studies) or experiments_of(store, query.study)
-        parts = _totals_in(index, experiments, replace(query, kind=None))
+        named = boards_in(index, experiments)
+        parts = _totals_in(index, experiments, replace(query, kind=None), named)
         keys = sorted({key for key, _ in parts if query.takes(key)})
         searches = [search.stored for search in seen.searches]
         favourites = favourites_on(keys, map(schema.unpack_favourites, searches))
-        boards = {key: text for text, key in boards_in(index, experiments).items()}
+        boards = {key: text for text, key in named.items()}
         trials: list[TrackedTrial] = []
         for key in keys:
             best = _in_order(favourites.get(key, []))[:most]
@@ -95,8 +96,12 @@ def _in_order(best: Sequence[Recommended]) -> list[Recommended]:
     return sorted(best, key=lambda each: order[each.study, each.trial_id])
 
 
-def _totals_in(index: RecordIndex, experiments: Sequence[str], query: Query) -> dict[Place, Totals]:
-    boards = boards_in(index, experiments)
+def _totals_in(
+    index: RecordIndex,
+    experiments: Sequence[str],
+    query: Query,
+    boards: Mapping[str, ComparisonKey],
+) -> dict[Place, Totals]:
     rows = index.rows(_TOTALS, experiments, f"{IS_TRIAL} GROUP BY board, study")
     return {
         (boards[board], study): Totals(**dict(zip(Totals.model_fields, sums, strict=True)))

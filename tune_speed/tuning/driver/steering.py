@@ -151,10 +151,10 @@ class Steering:
             self._check_room(changes["concurrent"])
         if (budget := changes.get("time_budget")) is not None:
             self._check_time(parse_duration_s(budget))
-        told = (f"{name} was {_shown(before[name])}" for name in changes)
+        before_text = (f"{name} was {_shown(before[name])}" for name in changes)
         configured = {name: self._configured[name] for name in changes}
         return requests.Answer(
-            request=request, at=utc_now(), text="; ".join(told), configured=configured
+            request=request, at=utc_now(), text="; ".join(before_text), configured=configured
         )
 
     def _check_room(self, concurrent: int) -> None:
